@@ -1,0 +1,1 @@
+"""Checkpoint -> ONNX graph -> bundle, with the parity gate."""

@@ -1,0 +1,1 @@
+"""The hub: queue, drafting thread, drafters, sessions and the front door."""

@@ -1,0 +1,64 @@
+"""The Drafter contract.
+
+All calls come from the hub's drafting thread, one at a time, so a drafter needs no locks. Its state per session lives between `open` and `close`
+and counts against the hub's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """True tokens that a session gained, in order, without gaps.
+
+    Attributes:
+        session: key of the session, unique while the hub lives.
+        first_row: index of the first of these rows; equals the rows that the drafter already has.
+        ids: row i carries the token at position i + 1.
+        features: float16 [len(ids), F] for drafters that want them, else None.
+    """
+
+    session: int
+    first_row: int
+    ids: Sequence[int]
+    features: npt.NDArray[np.float16] | None = None
+
+
+class Drafter(Protocol):
+    """Guesses a tree under the last token of each session."""
+
+    @property
+    def kind(self) -> str:
+        """"ngram", "causal-lm", later "eagle"."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What it is made from: shown in WELCOME."""
+
+    @property
+    def feature_codec(self) -> str:
+        """Codec of the features it wants in rows, "none" when ids are enough."""
+
+    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+        """Why a target with these fingerprints cannot use it, both named; None when it can."""
+
+    def open(self, session: int, first_row: int, t_first: int) -> None:
+        """Begin a session whose token at position `first_row` is `t_first`."""
+
+    def close(self, session: int) -> int:
+        """Free the session's state; the number of rows freed."""
+
+    def extend(self, batch: Sequence[NewRows]) -> None:
+        """Take in true rows of several sessions, ragged."""
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        """One tree per session, under its last token, none larger than its shape."""

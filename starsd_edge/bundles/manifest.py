@@ -1,0 +1,91 @@
+"""The manifest of a bundle: what the directory holds, what it was made from, and the hash of every file.
+
+A bundle is a directory:
+
+    manifest.json       this schema
+    model.onnx          graph, with its weights beside it in model.onnx.data
+    tokenizer.json      for the `tokenizers` library
+    chat_template.jinja optional
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The numbers of the model that a runtime needs."""
+
+    architecture: str
+    n_layers: Positive
+    n_heads: Positive
+    n_kv_heads: Positive
+    head_dim: Positive
+    hidden_size: Positive
+    vocab_size: Positive
+    """Rows of the output head, padding included."""
+    tokenizer_size: Positive
+    """Ids the tokenizer knows; ids from here to vocab_size are padding and never chosen."""
+    max_context: Positive
+
+
+class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """sha256 hex digests: see `fingerprints`."""
+
+    tokenizer_fp: str
+    source_fp: str
+    feature_fp: str
+
+
+class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The exported graph and what it promises (DESIGN contract 1)."""
+
+    file: str
+    opset: Positive
+    kv_strategy: Literal["append", "inplace"]
+    kv_dtype: Literal["float16", "float32"]
+    weights: Literal["fp32", "fp16", "int8"]
+    feature_kind: Literal["last_hidden", "none"]
+    feature_width: int
+    max_tree: Positive
+    max_chunk: Positive
+    exact_trees: bool
+    """False for weights whose tree rows differ too much from one-token steps: such bundles draft chains unless told otherwise."""
+
+
+class TextRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ids and text that belong to the model, not to a request."""
+
+    bos_id: int | None
+    eos_ids: list[int]
+    add_bos: bool
+    chat_template: str | None = None
+    """File name inside the bundle."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """manifest.json."""
+
+    schema_version: Literal[1]
+    name: str
+    created_by: str
+    """Versions of starsd-edge and of the libraries that made the bundle."""
+    source: str
+    """File or directory name of the checkpoint (no path)."""
+    licence: str
+    model: ModelShape
+    fingerprints: Fingerprints
+    graph: Graph
+    text: TextRules
+    parity: dict[str, float]
+    """Largest differences the parity gate saw, by check."""
+    files: dict[str, str]
+    """sha256 of every file of the bundle but this one."""

@@ -1,0 +1,27 @@
+"""What the program says when it cannot go on.
+
+Every error that a user can cause or mend is a `StarsdError`: one clear line that says what is wrong and what to do. The command line prints that
+line and exits with `exit_code`; anything else is a fault of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class StarsdError(Exception):
+    """A failure with one clear line for the user."""
+
+    exit_code = 1
+
+
+class UsageError(StarsdError):
+    """The command line, a setting or an input cannot be used as given."""
+
+    exit_code = 2
+
+
+class BundleError(StarsdError):
+    """A bundle is missing, incomplete, altered or made for something else."""
+
+
+class EngineError(StarsdError):
+    """An engine cannot be opened or cannot do what was asked of it (capacity, tree size)."""

@@ -1,0 +1,116 @@
+"""The Engine contract: what the decode loop and the causal-lm drafter need of a model, whatever runs it.
+
+The KV cache of a sequence is a table with a row per committed token. `forward` computes T new rows on top of the committed ones and keeps them aside;
+`commit` appends those that proved right, in order; the rest are dropped by not being committed. Nothing is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What an engine is and how much it can take.
+
+    Attributes:
+        vocab_size: width V of the logits (padding rows included).
+        feature_kind: what `Step.features` holds: "last_hidden" (after the final norm) or "none".
+        feature_width: width F of the features.
+        max_context: most tokens a sequence may hold, draft nodes of one verify pass not counted.
+        max_tree: most rows T of one verify pass, the root included. Prefill chunks may be larger: `max_chunk`.
+        max_chunk: most rows T of one prefill chunk.
+        kv_dtype: "float16" or "float32".
+        exact_trees: whether a tree's rows carry the same bits as one-token steps up to the bounds of the exactness suite; False asks for chains.
+        source_fp: fingerprint of the checkpoint the engine was made from.
+    """
+
+    vocab_size: int
+    feature_kind: str
+    feature_width: int
+    max_context: int
+    max_tree: int
+    max_chunk: int
+    kv_dtype: str
+    exact_trees: bool
+    source_fp: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one forward pass gave.
+
+    Attributes:
+        logits: float32 [R, V], one row for each row asked for.
+        features: float16 [T, F].
+    """
+
+    logits: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float16]
+
+
+class Sequence(Protocol):
+    """One sequence's KV cache, owned by the engine that opened it."""
+
+    @property
+    def length(self) -> int:
+        """Committed rows."""
+
+    @property
+    def capacity(self) -> int:
+        """Most rows it can hold."""
+
+
+class Engine(Protocol):
+    """A model that one thread at a time may use, for any number of sequences in turn."""
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What this engine is."""
+
+    def open(self, capacity: int) -> Sequence:
+        """A new, empty sequence with room for `capacity` committed tokens.
+
+        Raises:
+            EngineError: more than `spec.max_context`, or no memory for it.
+        """
+
+    def forward(
+        self,
+        seq: Sequence,
+        tokens: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        tree_mask: npt.NDArray[np.bool_],
+        logits_rows: ListLike[int] | None = None,
+    ) -> Step:
+        """Run T tokens on top of the committed ones; nothing is committed yet.
+
+        Args:
+            tokens: int64 [T].
+            positions: int64 [T], absolute.
+            tree_mask: bool [T, T], row r sees column c; every committed token is visible to every row.
+            logits_rows: rows for which logits are wanted; all when None.
+
+        Raises:
+            EngineError: T is beyond the engine's limits.
+        """
+
+    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
+        """Append these rows of the last `forward` of this sequence to its KV, in this order. May be called once per forward.
+
+        Raises:
+            EngineError: the sequence is full.
+        """
+
+    def truncate(self, seq: Sequence, length: int) -> None:
+        """Forget the committed rows from `length` on. For drafters, whose own guesses were committed; a target never needs it."""
+
+
+def causal_mask(tokens: int) -> npt.NDArray[np.bool_]:
+    """bool [T, T]: each token sees itself and those before it (prefill chunks and chains)."""
+    return np.tri(tokens, dtype=np.bool_)

@@ -1,0 +1,1 @@
+"""Counters as data, round-trip estimators and how they are shown."""

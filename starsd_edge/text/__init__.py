@@ -1,0 +1,1 @@
+"""Tokens to text and back: the tokenizer, streaming detokenisation, chat templates."""
