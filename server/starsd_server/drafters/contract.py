@@ -7,30 +7,10 @@ and counts against the hub's memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-
-
-@dataclass(frozen=True)
-class NewRows:
-    """True tokens that a session gained, in order, without gaps.
-
-    Attributes:
-        session: key of the session, unique while the hub lives.
-        first_row: index of the first of these rows; equals the rows that the drafter already has.
-        ids: row i carries the token at position i + 1.
-        features: float16 [len(ids), F] for drafters that want them, else None.
-    """
-
-    session: int
-    first_row: int
-    ids: Sequence[int]
-    features: npt.NDArray[np.float16] | None = None
 
 
 class Drafter(Protocol):
