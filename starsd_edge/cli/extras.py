@@ -1,0 +1,25 @@
+"""Which extra brings which library, so that a missing one is a line with the command that mends it."""
+
+from __future__ import annotations
+
+_EXTRA_OF = {
+    "onnxruntime": "cpu",
+    "prometheus_client": "server",
+    "torch": "export",
+    "transformers": "export",
+    "onnx": "export",
+    "onnxscript": "export",
+    "safetensors": "export",
+    "gguf": "export",
+}
+
+
+def missing_extra(module: str | None) -> str | None:
+    """One line that says how to install what `module` (dotted name, from a ModuleNotFoundError) belongs to, or None if
+    it is no extra of ours.
+    """
+    library = (module or "").partition(".")[0]
+    extra = _EXTRA_OF.get(library)
+    if extra is None:
+        return None
+    return f"this needs {library}, which is not installed: pip install 'starsd-edge[{extra}]'"

@@ -1,0 +1,119 @@
+"""The command line: `starsd-edge COMMAND`.
+
+Every way a command can end becomes an exit code here: 0, a `StarsdError` (one line on standard error and its own code),
+130 for Ctrl-C, 143 for SIGTERM. Anything else is a fault of ours and keeps its traceback. Command modules are imported
+to be registered, so they import nothing heavy before their function runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import importlib.util
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from starsd_edge import __version__
+from starsd_edge.cli.extras import missing_extra
+from starsd_edge.errors import StarsdError
+
+COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "bench", "demo")
+
+_TERMINATED = 128 + signal.SIGTERM
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def main() -> NoReturn:
+    """Entry point of the installed command."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code; what went wrong is one line on standard error."""
+    try:
+        code = build_app()(list(arguments), prog_name="starsd-edge", standalone_mode=False)
+    except StarsdError as error:
+        return _fail(str(error), error.exit_code)
+    except typer.TyperException as error:  # the arguments do not parse
+        return _refuse(error)
+    except typer.Abort:
+        return _fail("aborted", 1)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except ModuleNotFoundError as error:
+        remedy = missing_extra(error.name)
+        if remedy is None:
+            raise
+        return _fail(remedy, 1)
+    except OSError as error:
+        if error.errno not in _FULL + _REFUSED:
+            raise
+        return _fail(_explain(error), 1)
+    return code if isinstance(code, int) else 0
+
+
+def build_app() -> typer.Typer:
+    """The application with every command."""
+    app = typer.Typer(
+        name="starsd-edge",
+        help="Speculative decoding in a star: one draft model on a hub speeds up language models on many devices.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name in _present():
+        importlib.import_module(f"starsd_edge.cli.{name}").register(app)
+    return app
+
+
+def _present() -> list[str]:
+    return [name for name in COMMAND_MODULES if importlib.util.find_spec(f"starsd_edge.cli.{name}")]
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and leave.", is_eager=True, callback=lambda asked: _show_version(asked)
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"starsd-edge {__version__}")
+        raise typer.Exit
+
+
+def _refuse(error: typer.TyperException) -> int:
+    message = error.format_message()
+    if not message:  # no command was named and typer has shown the help
+        return error.exit_code
+    return _fail(f"{message} (`starsd-edge --help` lists what there is)", error.exit_code)
+
+
+def _fail(message: str, code: int) -> int:
+    typer.secho(f"error: {' '.join(message.split())}", fg="red", err=True)
+    return code
+
+
+def _explain(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in _FULL:
+        return f"the disk is full{where}: free some space, or set STARSD_CACHE to another disk"
+    return f"{error.strerror}{where}: check the permissions, or choose another place"
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    """End like Ctrl-C does, through every `finally`: nothing half-written, no child left."""
+    raise SystemExit(_TERMINATED)
