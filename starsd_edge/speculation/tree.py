@@ -1,8 +1,8 @@
 """Draft trees: guessed tokens below the root, in depth-first preorder, likeliest child first.
 
-The root is the last emitted token, which is not yet in the target's KV; it is *not* a node of the tree but row 0 of the verify pass, so node i is
-row i + 1 there. A chain is a tree with one branch. Preorder with the likeliest child first puts the likeliest path at rows 1..d: committing
-it keeps a prefix of the rows, and its bits equal those of a chain.
+The root is the last emitted token, which is not yet in the target's KV; it is *not* a node of the tree but row 0 of the
+verify pass, so node i is row i + 1 there. A chain is a tree with one branch. Preorder with the likeliest child first
+puts the likeliest path at rows 1..d: committing it keeps a prefix of the rows, and its bits equal those of a chain.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class DraftShape:
 
     def clamp(self, max_nodes: int, max_depth: int) -> DraftShape:
         """The same shape within other limits, none of them below zero."""
-        return DraftShape(max(0, min(self.max_nodes, max_nodes)), max(0, min(self.max_depth, max_depth)), self.branching)
+        return DraftShape(
+            max(0, min(self.max_nodes, max_nodes)), max(0, min(self.max_depth, max_depth)), self.branching
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +58,9 @@ class DraftTree:
         object.__setattr__(self, "tokens", np.asarray(self.tokens, dtype=np.int64))
         object.__setattr__(self, "parents", np.asarray(self.parents, dtype=np.int32))
         if self.tokens.ndim != 1 or self.tokens.shape != self.parents.shape:
-            raise ValueError(f"a tree needs as many parents as tokens, not {self.parents.shape} and {self.tokens.shape}")
+            raise ValueError(
+                f"a tree needs as many parents as tokens, not {self.parents.shape} and {self.tokens.shape}"
+            )
         seen: set[tuple[int, int]] = set()
         path: list[int] = []
         for node, parent in enumerate(self.parents.tolist()):
@@ -117,7 +121,7 @@ class DraftTree:
         return children
 
     def verify_mask(self) -> npt.NDArray[np.bool_]:
-        """bool [n + 1, n + 1]: row r of the verify pass sees column c when c is r itself or one of its ancestors (row 0 is the root)."""
+        """bool [n + 1, n + 1]: row r of the verify pass sees r itself and its ancestors (row 0 is the root)."""
         rows = len(self) + 1
         mask = np.eye(rows, dtype=np.bool_)
         mask[:, 0] = True
@@ -154,12 +158,12 @@ class DraftTree:
         return DraftTree(self.tokens[node + 1 : end], self.parents[node + 1 : end] - (node + 1))
 
     def rebase(self, emitted: Sequence[int]) -> DraftTree:
-        """What is left of a late tree once `emitted` tokens followed its root: the subtree under them, or the empty tree."""
+        """What is left of a late tree once `emitted` followed its root: the subtree under them, or the empty tree."""
         node = self.walk(emitted)
         return DraftTree.empty() if node is None else self.below(node)
 
     def clip(self, max_nodes: int, max_depth: int) -> DraftTree:
-        """The tree without the nodes beyond these limits; a preorder prefix of the shallow nodes keeps every kept node's parent."""
+        """The tree without the nodes beyond these limits: the first shallow nodes in preorder, parents included."""
         keep = np.flatnonzero(self.depths <= max_depth)[: max(0, max_nodes)]
         if len(keep) == len(self):
             return self

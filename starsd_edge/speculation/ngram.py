@@ -1,0 +1,112 @@
+"""Drafting from the text itself: what followed the last few tokens the last time they stood there.
+
+The index grows with the text and is never rebuilt: each appended token adds one entry per order, and a draft looks up
+as many entries as it has nodes, whatever the length of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
+
+DEFAULT_MAX_ORDER = 4
+DEFAULT_MIN_ORDER = 2
+
+
+class NgramIndex:
+    """The text of one session, and where each of its n-grams stood.
+
+    Args:
+        max_order: tokens of the longest n-gram looked up.
+        min_order: tokens of the shortest one.
+    """
+
+    def __init__(self, max_order: int = DEFAULT_MAX_ORDER, min_order: int = DEFAULT_MIN_ORDER) -> None:
+        if not 1 <= min_order <= max_order:
+            raise ValueError(f"orders must satisfy 1 <= min <= max, not {min_order} and {max_order}")
+        self._orders = range(max_order, min_order - 1, -1)
+        self._tokens: list[int] = []
+        self._following: dict[tuple[int, ...], list[int]] = {}
+        """Indices of the tokens that followed each n-gram, oldest first. The text's last n-gram has no entry yet."""
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def append(self, ids: Iterable[int]) -> None:
+        """Take in the next tokens of the text."""
+        for token in ids:
+            end = len(self._tokens)
+            for order in self._orders:
+                if order <= end:
+                    self._following.setdefault(tuple(self._tokens[end - order :]), []).append(end)
+            self._tokens.append(int(token))
+
+    def draft(self, shape: DraftShape) -> DraftTree:
+        """Continuations of the text as a tree under its last token: longer matches first, then recent ones."""
+        paths = _Paths(shape)
+        for start in self._matches(limit=shape.max_nodes):
+            if paths.full:
+                break
+            paths.add(self._continuation(start))
+        return paths.tree()
+
+    def _matches(self, limit: int) -> Iterator[int]:
+        """At most `limit` distinct indices of tokens that followed what the text now ends with."""
+        seen: set[int] = set()
+        for order in self._orders:
+            if order > len(self._tokens):
+                continue
+            for start in reversed(self._following.get(tuple(self._tokens[-order:]), [])):
+                if len(seen) >= limit:
+                    return
+                if start not in seen:
+                    seen.add(start)
+                    yield start
+
+    def _continuation(self, start: int) -> Iterator[int]:
+        """The tokens from `start` on, for ever: past the end of the text it copies itself, as a repetition goes on."""
+        period = len(self._tokens) - start
+        offset = 0
+        while True:
+            yield self._tokens[start + offset % period]
+            offset += 1
+
+
+class _Paths:
+    """Continuations merged where they agree, within a shape. Children stand in the order in which they were added."""
+
+    def __init__(self, shape: DraftShape) -> None:
+        self._shape = shape
+        self._children: list[dict[int, int]] = [{}]
+        """For each vertex, the root first, the vertex that each token leads to."""
+
+    @property
+    def full(self) -> bool:
+        return len(self._children) > self._shape.max_nodes
+
+    def add(self, tokens: Iterator[int]) -> None:
+        vertex = 0
+        for _ in range(self._shape.max_depth):
+            token = next(tokens)
+            children = self._children[vertex]
+            if token not in children:
+                if self.full or len(children) >= self._shape.branching:
+                    return
+                children[token] = len(self._children)
+                self._children.append({})
+            vertex = children[token]
+
+    def tree(self) -> DraftTree:
+        tokens: list[int] = []
+        parents: list[int] = []
+        pending = [(child, token, ROOT) for token, child in reversed(self._children[0].items())]
+        while pending:
+            vertex, token, parent = pending.pop()
+            node = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            pending.extend((child, token, node) for token, child in reversed(self._children[vertex].items()))
+        return DraftTree(np.array(tokens, dtype=np.int64), np.array(parents, dtype=np.int32))
