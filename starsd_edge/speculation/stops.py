@@ -55,7 +55,7 @@ class Stopper:
         return self._limit - self._count
 
     def push(self, token: int) -> FinishReason | None:
-        """Take the next emitted token; the reason when the answer ends with it. Later tokens are not part of the answer.
+        """Take the next emitted token; the reason when the answer ends with it. Later ones are not part of the answer.
 
         "stop": the token is an end of sequence and not part of the answer. "length": it is the last token of the
         answer.

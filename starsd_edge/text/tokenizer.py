@@ -1,0 +1,141 @@
+"""Text to token ids and back, by the tokenizer of a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from starsd_edge.bundles.manifest import TextRules
+from starsd_edge.errors import BundleError, UsageError
+from starsd_edge.text.chat import ChatTemplate
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class Tokenizer:
+    """The tokenizer of one model; `load` opens a bundle's.
+
+    Args:
+        backend: the loaded tokenizer.
+        rules: ids that belong to the model.
+        chat: its chat template, if it has one.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, rules: TextRules, chat: ChatTemplate | None = None) -> None:
+        # A tokenizer.json may carry the padding and truncation of its training run.
+        backend.no_padding()
+        backend.no_truncation()
+        self._backend = backend
+        self._rules = rules
+        self._chat = chat
+        self._size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._silent = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        self._fallback_bytes = _fallback_bytes(backend)
+
+    @classmethod
+    def load(cls, directory: Path, rules: TextRules, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
+        """Open the tokenizer and the chat template in a bundle's directory.
+
+        Args:
+            directory: where `tokenizer.json` is, and the template that `rules.chat_template` names.
+            rules: from the bundle's manifest.
+            now: the clock for templates that write the date.
+
+        Raises:
+            BundleError: a file is missing or broken.
+        """
+        path = directory / TOKENIZER_FILE
+        text = _read(path)
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises nothing more precise
+            raise BundleError(f"{path} is not a usable tokenizer ({error}): export the model again") from error
+        chat = None
+        if rules.chat_template is not None:
+            chat = ChatTemplate(_read(directory / Path(rules.chat_template).name), _special_tokens(backend, rules), now)
+        return cls(backend, rules, chat)
+
+    @property
+    def size(self) -> int:
+        """One more than the highest id; the model's output head may be wider by padding."""
+        return self._size
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        return frozenset(self._rules.eos_ids)
+
+    @property
+    def fallback_bytes(self) -> frozenset[int]:
+        """Tokens that stand for one byte each and are decoded run by run (byte fallback); empty for byte-level ones."""
+        return self._fallback_bytes
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `encode_chat` can be used."""
+        return self._chat is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, after the begin-of-sequence token where the model wants one."""
+        ids = self._encode(text)
+        bos = self._rules.bos_id
+        if self._rules.add_bos and bos is not None and ids[:1] != [bos]:
+            return [bos, *ids]
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a chat, up to where the assistant's answer begins. The template writes all special tokens
+        itself.
+
+        Args:
+            messages: each with "role" and "content".
+
+        Raises:
+            UsageError: the model has no chat template, or it refuses these messages.
+        """
+        if self._chat is None:
+            raise UsageError("this model has no chat template: give a plain prompt instead of chat messages")
+        return self._encode(self._chat.render(messages))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the tokens; special tokens and ids unknown to the tokenizer have none."""
+        text: str = self._backend.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def is_silent(self, token: int) -> bool:
+        """Whether decoding takes no notice of this token: it is special, or unknown to the tokenizer."""
+        return token in self._silent or self._backend.id_to_token(token) is None
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"cannot read {path} ({error}): export the model again") from error
+
+
+def _special_tokens(backend: tokenizers.Tokenizer, rules: TextRules) -> dict[str, str]:
+    ids = {"bos_token": rules.bos_id, "eos_token": next(iter(rules.eos_ids), None)}
+    texts = {name: backend.id_to_token(token) for name, token in ids.items() if token is not None}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _fallback_bytes(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    if backend.decoder is None or "ByteFallback" not in _decoder_types(json.loads(backend.decoder.__getstate__())):
+        return frozenset()
+    ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(token for token in ids if token is not None)
+
+
+def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:
+    nested = (_decoder_types(inner) for inner in decoder.get("decoders", ()))
+    return {decoder["type"]}.union(*nested)
