@@ -1,7 +1,7 @@
 """The Drafter contract.
 
-All calls come from the hub's drafting thread, one at a time, so a drafter needs no locks. Its state per session lives between `open` and `close`
-and counts against the hub's memory.
+All calls but the properties and `refuses` come from the hub's drafting thread, one at a time, so a drafter needs no
+locks. Its state per session lives between `open` and `close` and counts against the hub's memory.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+
+
+class SessionRefusedError(StarsdError):
+    """A drafter is sound but does not serve this session (full, rows it cannot take); its line is shown there."""
 
 
 class Drafter(Protocol):
@@ -18,7 +23,7 @@ class Drafter(Protocol):
 
     @property
     def kind(self) -> str:
-        """"ngram", "causal-lm", later "eagle"."""
+        """ "ngram", "causal-lm", later "eagle"."""
 
     @property
     def fingerprint(self) -> str:
@@ -31,14 +36,21 @@ class Drafter(Protocol):
     def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
         """Why a target with these fingerprints cannot use it, both named; None when it can."""
 
+    def warm_up(self) -> None:
+        """Do once what the first draft would otherwise wait for."""
+
     def open(self, session: int, first_row: int, t_first: int) -> None:
-        """Begin a session whose token at position `first_row` is `t_first`."""
+        """Begin a session whose token at position `first_row` is `t_first`.
+
+        Raises:
+            SessionRefusedError: no room for another session.
+        """
 
     def close(self, session: int) -> int:
-        """Free the session's state; the number of rows freed."""
+        """Free the session's state; the number of rows freed, 0 for a session it does not have."""
 
     def extend(self, batch: Sequence[NewRows]) -> None:
-        """Take in true rows of several sessions, ragged."""
+        """Take in true rows of several sessions, ragged, at most one entry per session."""
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         """One tree per session, under its last token, none larger than its shape."""

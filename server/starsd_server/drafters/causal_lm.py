@@ -1,0 +1,200 @@
+"""Drafting with a causal language model of the target's tokenizer, over the Engine contract.
+
+KV row i of a session holds the token at position `first_row` + i: the first token travels in OPEN, every row carries
+the next one, so n rows make n + 1 tokens. Guesses are committed by one-token passes on top of the true tokens and stay
+there: when the true tokens arrive, the longest prefix that was guessed rightly is kept and only the rest is computed.
+So a draft is the same as from scratch, and a good drafter hardly ever computes a token twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListLike
+
+import numpy as np
+
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.contract import SessionRefusedError
+from starsd_server.drafters.spine import Candidates, grow, top_candidates
+
+CAUSAL_LM = "causal-lm"
+
+MAX_BRANCHING = 8
+"""Candidates remembered below each guessed token: the widest tree this drafter grows."""
+_LAZY_ROWS = 8
+"""True tokens that wait for the next pass instead of taking one of their own: so few more cost it next to nothing."""
+
+
+class CausalLmDrafter:
+    """A model that guesses what the target will say.
+
+    Args:
+        engine: the model; used on the drafting thread only.
+        tokenizer_fp: fingerprint of its tokenizer, which the target's must equal.
+        tokenizer_size: ids its tokenizer knows; the padding above is never guessed.
+        max_sessions: sessions it holds KV for at once.
+    """
+
+    def __init__(self, engine: Engine, tokenizer_fp: str, tokenizer_size: int, max_sessions: int) -> None:
+        self._engine = engine
+        self._tokenizer_fp = tokenizer_fp
+        self._tokenizer_size = min(tokenizer_size, engine.spec.vocab_size)
+        self._max_sessions = max_sessions
+        self._sessions: dict[int, _Session | None] = {}
+        """None once the text is longer than the model's context: nothing is drafted from there on, and nothing kept."""
+
+    @property
+    def kind(self) -> str:
+        """See `Drafter`."""
+        return CAUSAL_LM
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Drafter`: of the checkpoint."""
+        return self._engine.spec.source_fp
+
+    @property
+    def feature_codec(self) -> str:
+        """See `Drafter`: ids are enough."""
+        return "none"
+
+    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+        """See `Drafter`: only the tokenizers must be the same; a padded vocabulary may differ in size."""
+        if tokenizer_fp == self._tokenizer_fp:
+            return None
+        return f"the target's tokenizer {tokenizer_fp[:64]} is not the drafter's {self._tokenizer_fp[:64]}"
+
+    def warm_up(self) -> None:
+        """Run one short pass: the first one allocates."""
+        ids = np.zeros(2, dtype=np.int64)
+        self._engine.forward(self._engine.open(2), ids, np.arange(2, dtype=np.int64), causal_mask(2), [1])
+
+    def open(self, session: int, first_row: int, t_first: int) -> None:
+        """See `Drafter`."""
+        if len(self._sessions) >= self._max_sessions:
+            raise SessionRefusedError(
+                f"the hub's {CAUSAL_LM} drafter holds {self._max_sessions} sessions, its limit: "
+                "try again later, or start the hub with a larger --max-sessions"
+            )
+        self._require_known([t_first])
+        self._sessions[session] = _Session(self._engine, self._tokenizer_size, t_first)
+
+    def close(self, session: int) -> int:
+        """See `Drafter`."""
+        state = self._sessions.pop(session, None)
+        return 0 if state is None else state.rows_held
+
+    def extend(self, batch: ListLike[NewRows]) -> None:
+        """See `Drafter`."""
+        for rows in batch:
+            self._require_known(rows.ids)
+            state = self._sessions[rows.session]
+            if state is not None and state.has_room_for(len(rows.ids)):
+                state.extend(rows.ids)
+            else:
+                self._sessions[rows.session] = None
+
+    def draft(self, batch: ListLike[int], shapes: ListLike[DraftShape]) -> list[DraftTree]:
+        """See `Drafter`. A session longer than the engine's context gets the empty tree."""
+        return [self._draft_one(session, shape) for session, shape in zip(batch, shapes, strict=True)]
+
+    def _draft_one(self, session: int, shape: DraftShape) -> DraftTree:
+        state = self._sessions[session]
+        return DraftTree.empty() if state is None else state.draft(shape)
+
+    def _require_known(self, ids: ListLike[int]) -> None:
+        if len(ids) and not 0 <= min(ids) <= max(ids) < self._engine.spec.vocab_size:
+            raise SessionRefusedError(
+                f"a token id is outside the {CAUSAL_LM} drafter's vocabulary of {self._engine.spec.vocab_size}: "
+                "the target's tokenizer is not the one it claims"
+            )
+
+
+class _Session:
+    """One sequence: KV of its true tokens, and of the guesses on top of them.
+
+    Invariants: the sequence's committed rows are the first `_confirmed` true tokens, then `_guesses`; there are guesses
+    only when every true token has its row. `_next` is empty until the last true token has its row; from then on it
+    holds the candidates after that token and after each guess, and guess j is the likeliest of `_next[j]`.
+    """
+
+    def __init__(self, engine: Engine, tokenizer_size: int, t_first: int) -> None:
+        self._engine = engine
+        self._tokenizer_size = tokenizer_size
+        self._seq: Sequence = engine.open(engine.spec.max_context)
+        self._true = [t_first]
+        self._confirmed = 0
+        self._guesses: list[int] = []
+        self._next: list[Candidates] = []
+
+    @property
+    def rows_held(self) -> int:
+        return self._confirmed + len(self._guesses)
+
+    def has_room_for(self, new: int) -> bool:
+        return len(self._true) + new <= self._seq.capacity
+
+    def extend(self, ids: ListLike[int]) -> None:
+        """Take in true tokens and compute all but the last few, which go with their successors or with the draft."""
+        self._true.extend(ids)
+        self._confirm(_agreement(self._guesses, ids), len(ids))
+        self._compute_all_but(min(_LAZY_ROWS, self._engine.spec.max_chunk))
+
+    def draft(self, shape: DraftShape) -> DraftTree:
+        room = self._seq.capacity - len(self._true) + 1  # the tokens of the deepest level are guessed, not computed
+        shape = DraftShape(shape.max_nodes, min(shape.max_depth, room), min(shape.branching, MAX_BRANCHING))
+        return grow(shape, self._candidates_after)
+
+    def _confirm(self, right: int, new: int) -> None:
+        """Of `new` true tokens the first `right` were guessed: keep their rows, and the guesses beyond if all were."""
+        self._confirmed += right
+        if right == new:
+            self._guesses = self._guesses[right:]
+            self._next = self._next[right:]
+            return
+        self._engine.truncate(self._seq, self._confirmed)
+        self._guesses = []
+        self._next = []
+
+    def _candidates_after(self, path: ListLike[int]) -> Candidates:
+        """Candidates below the greedy path `path`; computed only if it is longer than what has been guessed before."""
+        if not self._next:
+            self._next.append(self._compute(self._true[self._confirmed :]))
+            self._confirmed = len(self._true)
+        if len(path) > len(self._guesses):
+            self._next.append(self._compute(path[-1:]))
+            self._guesses.append(path[-1])
+        return self._next[len(path)]
+
+    def _compute_all_but(self, last: int) -> None:
+        """Give the true tokens their rows, in chunks, but not the `last` ones."""
+        end = len(self._true) - last
+        while self._confirmed < end:
+            chunk = self._true[self._confirmed : min(end, self._confirmed + self._engine.spec.max_chunk)]
+            self._run(chunk)
+            self._confirmed += len(chunk)
+
+    def _compute(self, tokens: ListLike[int]) -> Candidates:
+        logits = self._run(tokens).logits[-1, : self._tokenizer_size]
+        return top_candidates(logits, MAX_BRANCHING)
+
+    def _run(self, tokens: ListLike[int]) -> Step:
+        """Compute and commit tokens on top of the committed ones."""
+        count = len(tokens)
+        positions = np.arange(self._seq.length, self._seq.length + count, dtype=np.int64)
+        step = self._engine.forward(
+            self._seq, np.asarray(tokens, dtype=np.int64), positions, causal_mask(count), [count - 1]
+        )
+        self._engine.commit(self._seq, range(count))
+        return step
+
+
+def _agreement(guesses: ListLike[int], ids: ListLike[int]) -> int:
+    """Length of the common prefix."""
+    right = 0
+    for guess, token in zip(guesses, ids, strict=False):
+        if guess != token:
+            break
+        right += 1
+    return right

@@ -1,0 +1,66 @@
+"""Drafting by n-gram lookup in the session's own text: needs no model and fits every target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.ngram import NgramIndex
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.contract import SessionRefusedError
+
+NGRAM = "ngram"
+
+
+class NgramDrafter:
+    """One `NgramIndex` per session."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
+        self._texts: dict[int, NgramIndex] = {}
+
+    @property
+    def kind(self) -> str:
+        """See `Drafter`."""
+        return NGRAM
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Drafter`: it is made from nothing."""
+        return NGRAM
+
+    @property
+    def feature_codec(self) -> str:
+        """See `Drafter`."""
+        return "none"
+
+    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+        """See `Drafter`: ids are ids, whatever they stand for."""
+        return None
+
+    def warm_up(self) -> None:
+        """Nothing to do."""
+
+    def open(self, session: int, first_row: int, t_first: int) -> None:
+        """See `Drafter`."""
+        if len(self._texts) >= self._max_sessions:
+            raise SessionRefusedError(
+                f"the hub's ngram drafter holds {self._max_sessions} sessions, its limit: "
+                "try again later, or start the hub with a larger --max-sessions"
+            )
+        self._texts[session] = NgramIndex()
+        self._texts[session].append([t_first])
+
+    def close(self, session: int) -> int:
+        """See `Drafter`."""
+        text = self._texts.pop(session, None)
+        return 0 if text is None else len(text) - 1
+
+    def extend(self, batch: Sequence[NewRows]) -> None:
+        """See `Drafter`."""
+        for rows in batch:
+            self._texts[rows.session].append(rows.ids)
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        """See `Drafter`."""
+        return [self._texts[session].draft(shape) for session, shape in zip(batch, shapes, strict=True)]

@@ -1,0 +1,50 @@
+"""The drafters of a hub, and which of them a target is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starsd_edge.protocol.codes import FINGERPRINT
+from starsd_edge.protocol.hub_side import Offer, Refusal
+from starsd_edge.protocol.messages import Hello
+from starsd_server.drafters.contract import Drafter
+
+_REMEDY = "start the hub with the target's own bundle: starsd-edge run-draft BUNDLE"
+
+
+class DrafterRegistry:
+    """The configured drafters in order of preference, and the one that fits every target.
+
+    Args:
+        preferred: the first of them that fits is offered.
+        fallback: offered, with a notice, when none fits.
+        required: refuse a target that no preferred drafter fits, instead of falling back.
+    """
+
+    def __init__(self, preferred: Sequence[Drafter], fallback: Drafter, required: bool) -> None:
+        self._preferred = list(preferred)
+        self._fallback = fallback
+        self._required = required
+
+    @property
+    def drafters(self) -> list[Drafter]:
+        """All of them, each once."""
+        fallback = [] if self._fallback in self._preferred else [self._fallback]
+        return [*self._preferred, *fallback]
+
+    def offer(self, hello: Hello) -> Offer | Refusal:
+        """The first drafter that fits this target; else the fallback with a line that says why and what mends it."""
+        reasons: list[str] = []
+        for drafter in self._preferred:
+            reason = drafter.refuses(hello.tokenizer_fp, hello.feature_fp)
+            if reason is None:
+                return _offer(drafter)
+            reasons.append(f"{drafter.kind}: {reason}")
+        why = "; ".join(reasons)
+        if self._required:
+            return Refusal(FINGERPRINT, f"no drafter of this hub fits: {why}. To mend it, {_REMEDY}")
+        return _offer(self._fallback, f"{why}. Drafting by n-gram instead; to mend it, {_REMEDY}")
+
+
+def _offer(drafter: Drafter, notice: str = "") -> Offer:
+    return Offer(drafter.kind, drafter.fingerprint, drafter.feature_codec, notice)

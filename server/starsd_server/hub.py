@@ -1,0 +1,285 @@
+"""The hub: one protocol machine, one queue, one drafting thread and one front door, put together.
+
+Everything but drafting happens on the event loop: frames go through the protocol machine, its actions to a peer's
+`Q_out` or to `Q_in`; the drafting thread's outcomes come back onto the loop the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+
+import msgspec
+
+from starsd_edge import __version__
+from starsd_edge.errors import StarsdError
+from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send, SessionView
+from starsd_edge.protocol.messages import TAG_BYTES
+from starsd_server.binding import explain
+from starsd_server.draft_queue import DraftQueue, WorkQueue
+from starsd_server.drafters.registry import DrafterRegistry
+from starsd_server.facts import DrafterFacts, HubFacts, RecentTimes, RecentUse, TargetFacts
+from starsd_server.front_door import FrontDoor, Page
+from starsd_server.metrics import CONTENT_TYPE, HubMetrics
+from starsd_server.peer import Peer
+from starsd_server.settings import HubSettings
+from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Outcome, Warm
+
+log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a drafter in pure Python may hold the interpreter that the event loop waits for (the default is 5 ms)."""
+_TICK_S = 1.0
+_LAST_DRAFT_S = 5.0
+"""Patience with the draft in progress when the hub closes."""
+
+
+class Hub:
+    """One draft server. All methods belong to the event loop."""
+
+    def __init__(self, registry: DrafterRegistry, settings: HubSettings, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds, thread-safe."""
+        self.broken = asyncio.Event()
+        """Set when the drafting thread has ended by a fault."""
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._started_at = clock()
+        self._hub_id = secrets.token_hex(8)
+        self._drafters = registry.drafters
+        self._protocol = HubProtocol(
+            self._hub_id, registry.offer, settings.limits, lambda: secrets.token_bytes(TAG_BYTES)
+        )
+        self._queue = WorkQueue(DraftQueue(), clock)
+        self._desk = DraftingDesk(self._drafters, clock)
+        self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
+        self._door = FrontDoor(settings.door, self, clock)
+        self._connections: dict[Peer, HubConnection] = {}
+        self._peers: dict[HubConnection, Peer] = {}
+        self._times = RecentTimes()
+        self._use = RecentUse()
+        self._metrics = HubMetrics(self.facts)
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def start(self, sock: socket.socket) -> None:
+        """Listen on a bound socket and begin to draft.
+
+        Raises:
+            UsageError: somebody else listens there.
+        """
+        try:
+            await self._door.open(sock)
+        except OSError as error:
+            host, port = sock.getsockname()[:2]
+            raise explain(host, port, error) from None
+        self._worker.start()
+        self._ticker = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Part from all targets and end the drafting thread."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._door.close()
+        if not self._worker.stop(_LAST_DRAFT_S):
+            log.warning("the draft in progress did not end within %g s", _LAST_DRAFT_S)
+
+    # Reception: what the front door calls.
+
+    def connected(self, peer: Peer) -> None:
+        """See `Reception`."""
+        connection = self._protocol.connect(peer.owner)
+        self._connections[peer] = connection
+        self._peers[connection] = peer
+
+    def received(self, peer: Peer, frame: bytes) -> None:
+        """See `Reception`."""
+        connection = self._connections[peer]
+        is_first = connection.terms is None
+        self._carry_out(connection.receive(frame, self._clock()))
+        if is_first and connection.terms is not None:
+            log.info("target %r at %s: %s", connection.terms.target, peer.address, connection.terms.drafter)
+
+    def disconnected(self, peer: Peer) -> None:
+        """See `Reception`."""
+        connection = self._connections.pop(peer)
+        del self._peers[connection]
+        self._carry_out(connection.lost(self._clock()))
+
+    def public_page(self, path: str) -> Page | None:
+        """See `Reception`."""
+        if path == "/healthz":
+            return _health(self._worker.is_alive, "ok", "the drafting thread has ended")
+        if path == "/readyz":
+            return _health(self.is_ready, "ready", "the drafter is not warm, or keeps failing: see /status")
+        return None
+
+    def private_page(self, path: str) -> Page | None:
+        """See `Reception`."""
+        if path == "/status":
+            facts = msgspec.json.format(msgspec.json.encode(self.facts()), indent=2)
+            return Page(HTTPStatus.OK, facts.decode(), "application/json")
+        if path == "/metrics":
+            return Page(HTTPStatus.OK, self._metrics.text(), CONTENT_TYPE)
+        return None
+
+    # Actions of the protocol machine, outcomes of the drafting thread.
+
+    def _carry_out(self, actions: Sequence[HubAction]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    peer.send(action.frame)
+            elif isinstance(action, HangUp):
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    log.info("hanging up on %s: %s", peer.address, action.reason)
+                    peer.hang_up(action.code, action.reason)
+            else:
+                self._queue.put(action)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """On the drafting thread: hand an outcome to the loop, which may have ended before the last draft did."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take_in, outcome)
+
+    def _died(self) -> None:
+        """On the drafting thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.broken.set)
+
+    def _take_in(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Warm):
+            log.info("drafter %s is warm", outcome.drafter)
+            self._carry_out(self._protocol.ready(outcome.drafter))
+        elif isinstance(outcome, Drafted):
+            self._times.add(outcome.queue_us, outcome.service_us)
+            self._metrics.drafted(outcome.queue_us, outcome.service_us)
+            self._carry_out(
+                self._protocol.answer(
+                    outcome.session,
+                    outcome.epoch,
+                    outcome.base_len,
+                    outcome.tree,
+                    outcome.queue_us,
+                    outcome.service_us,
+                    self._clock(),
+                )
+            )
+        else:
+            self._carry_out(self._protocol.failed(outcome.session, outcome.epoch, outcome.message))
+
+    async def _tick(self) -> None:
+        """Once a second: end what has been away for too long, look at the links, balance the books."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._carry_out(self._protocol.expire(self._clock()))
+            for peer in self._connections:
+                peer.sample_rtt()
+            self._use.add(self._worker.time_use())
+
+    # Facts.
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every drafter is warm and works."""
+        return self._worker.is_alive and all(
+            health.warm and not health.failing for health in self._desk.health.values()
+        )
+
+    def facts(self) -> HubFacts:
+        """What is true now."""
+        sessions = self._protocol.sessions()
+        counters = self._protocol.counters
+        use = self._worker.time_use()
+        return HubFacts(
+            hub_id=self._hub_id,
+            version=__version__,
+            uptime_s=round(self._clock() - self._started_at, 3),
+            ready=self.is_ready,
+            drafters=self._drafter_facts(),
+            targets=[self._target_facts(peer, sessions) for peer in self._connections],
+            sessions=len(sessions),
+            sessions_away=sum(not session.attached for session in sessions),
+            queue=self._queue.depth,
+            time=use,
+            busy_ratio=self._use.busy_ratio(use),
+            draft_times=self._times.summary(),
+            bytes_up=counters.bytes_up.total(),
+            bytes_down=counters.bytes_down.total(),
+            dropped=dict(counters.dropped),
+            auth_failures=self._door.auth_failures,
+            turned_away=self._door.turned_away,
+        )
+
+    def _drafter_facts(self) -> list[DrafterFacts]:
+        facts = []
+        for drafter in self._drafters:
+            health = self._desk.health[drafter.kind]
+            facts.append(DrafterFacts(fingerprint=drafter.fingerprint, failing=health.failing, **asdict(health)))
+        return facts
+
+    def _target_facts(self, peer: Peer, sessions: Sequence[SessionView]) -> TargetFacts:
+        terms = self._connections[peer].terms
+        name = "" if terms is None else terms.target
+        traffic = peer.traffic
+        return TargetFacts(
+            target=name,
+            address=peer.address,
+            drafter="" if terms is None else terms.drafter,
+            connected_s=round(self._clock() - peer.connected_at, 3),
+            sessions=sum(session.attached and session.target == name for session in sessions),
+            rtt_ms=None if traffic.rtt is None else round(traffic.rtt.rtt_s * 1e3, 3),
+            min_rtt_ms=None if traffic.rtt is None else round(traffic.rtt.min_rtt_s * 1e3, 3),
+            frames_in=traffic.frames_in,
+            frames_out=traffic.frames_out,
+            bytes_in=traffic.bytes_in,
+            bytes_out=traffic.bytes_out,
+        )
+
+
+def _health(good: bool, yes: str, no: str) -> Page:
+    return Page(HTTPStatus.OK, f"{yes}\n") if good else Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{no}\n")
+
+
+async def serve_hub(
+    registry: DrafterRegistry, settings: HubSettings, sock: socket.socket, announce: Callable[[], None]
+) -> None:
+    """Run a hub on a bound socket until SIGINT or SIGTERM.
+
+    Args:
+        announce: called once targets can connect.
+
+    Raises:
+        UsageError: somebody else listens there.
+        StarsdError: the drafting thread ended by a fault.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    loop = asyncio.get_running_loop()
+    told_to_stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told_to_stop.set)
+    hub = Hub(registry, settings, time.monotonic)
+    await hub.start(sock)
+    try:
+        announce()
+        await _first(told_to_stop, hub.broken)
+    finally:
+        await hub.stop()
+    if hub.broken.is_set():
+        raise StarsdError("the hub's drafting thread ended by a fault of its own, which the log shows: start it again")
+
+
+async def _first(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()

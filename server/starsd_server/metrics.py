@@ -1,0 +1,125 @@
+"""`/metrics`: the facts of a hub in Prometheus' text format, names after vLLM's with the prefix `starsd_`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from starsd_server.facts import DrafterFacts, HubFacts, TargetFacts
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+MAX_TARGET_LABELS = 64
+"""Targets choose their own names: so many of them become labels and no more."""
+_STALE = frozenset({"superseded", "repeated", "late_draft"})
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class HubMetrics:
+    """The metrics of one hub, in a registry of its own."""
+
+    def __init__(self, facts: Callable[[], HubFacts]) -> None:
+        """`facts`: what is true now; asked at every scrape."""
+        self._registry = CollectorRegistry()
+        self._registry.register(_FactsCollector(facts))
+        self._service = Histogram(
+            "starsd_draft_seconds", "Time in the drafter, per draft.", buckets=_SECONDS, registry=self._registry
+        )
+        self._queue = Histogram(
+            "starsd_draft_queue_seconds", "Wait in Q_in, per draft.", buckets=_SECONDS, registry=self._registry
+        )
+
+    def drafted(self, queue_us: int, service_us: int) -> None:
+        """Take in the durations of one draft."""
+        self._queue.observe(queue_us / 1e6)
+        self._service.observe(service_us / 1e6)
+
+    def text(self) -> str:
+        """The page."""
+        return generate_latest(self._registry).decode()
+
+
+class _FactsCollector(Collector):
+    def __init__(self, facts: Callable[[], HubFacts]) -> None:
+        self._facts = facts
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: a hub that is still being built has no facts to name its metrics by."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        facts = self._facts()
+        yield _gauge("starsd_hub_sessions", "Sessions held.", facts.sessions)
+        yield _gauge("starsd_hub_targets", "Connected targets.", len(facts.targets))
+        yield _gauge("starsd_hub_ready", "1 when every drafter is warm and works.", facts.ready)
+        yield _gauge("starsd_queue_depth", "Draft requests waiting in Q_in.", facts.queue.requests)
+        yield _gauge("starsd_queue_rows", "Rows waiting to be fed to a drafter.", facts.queue.rows)
+        yield _gauge("starsd_hub_busy_ratio", "Share of busy time of the drafting thread of late.", facts.busy_ratio)
+        yield _counter("starsd_hub_busy_seconds", "Drafting thread: time in a drafter.", facts.time.busy_s)
+        yield _counter("starsd_hub_idle_seconds", "Drafting thread: time without work.", facts.time.idle_s)
+        yield _counter(
+            "starsd_hub_lag_seconds", "Drafting thread: time not at work while work waited.", facts.time.lag_s
+        )
+        yield _counter("starsd_auth_failures", "Connections with no token or a wrong one.", facts.auth_failures)
+        yield _counter("starsd_turned_away", "Connections refused because the hub was full.", facts.turned_away)
+        stale = facts.queue.superseded + sum(count for why, count in facts.dropped.items() if why in _STALE)
+        yield _counter("starsd_stale_drops", "Requests and drafts that nobody waited for any more.", stale)
+        yield _bytes(facts)
+        yield _decode_errors(facts)
+        yield from _of_drafters(facts.drafters)
+        yield from _of_targets(facts.targets)
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help_text, value=float(value))
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, help_text, value=float(value))
+
+
+def _bytes(facts: HubFacts) -> Metric:
+    family = CounterMetricFamily("starsd_bytes", "Message bytes; up is target to hub.", labels=["dir"])
+    family.add_metric(["up"], facts.bytes_up)
+    family.add_metric(["down"], facts.bytes_down)
+    return family
+
+
+def _decode_errors(facts: HubFacts) -> Metric:
+    family = CounterMetricFamily("starsd_decode_errors", "Frames not acted on, by reason.", labels=["kind"])
+    for why, count in facts.dropped.items():
+        if why not in _STALE:
+            family.add_metric([why], count)
+    return family
+
+
+def _of_drafters(drafters: list[DrafterFacts]) -> Iterator[Metric]:
+    drafts = CounterMetricFamily("starsd_spec_decode_num_drafts", "Drafts made.", labels=["drafter"])
+    tokens = CounterMetricFamily("starsd_spec_decode_num_draft_tokens", "Tokens drafted.", labels=["drafter"])
+    rows = CounterMetricFamily("starsd_drafter_rows", "Rows taken in.", labels=["drafter"])
+    failures = CounterMetricFamily("starsd_drafter_failures", "Sessions lost to its errors.", labels=["drafter"])
+    warm = GaugeMetricFamily("starsd_drafter_warm", "1 when it is ready.", labels=["drafter"])
+    for drafter in drafters:
+        label = [drafter.kind]
+        drafts.add_metric(label, drafter.drafts)
+        tokens.add_metric(label, drafter.draft_tokens)
+        rows.add_metric(label, drafter.rows)
+        failures.add_metric(label, drafter.failures)
+        warm.add_metric(label, float(drafter.warm))
+    yield from (drafts, tokens, rows, failures, warm)
+
+
+def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
+    """One series per name: of connections that share one, the nearest speaks for it."""
+    nearest: dict[str, TargetFacts] = {}
+    for target in sorted(targets, key=lambda target: target.min_rtt_ms or 0.0):
+        if target.rtt_ms is not None and target.min_rtt_ms is not None and len(nearest) < MAX_TARGET_LABELS:
+            nearest.setdefault(target.target, target)
+    rtt = GaugeMetricFamily("starsd_rtt_seconds", "Smoothed round-trip time of the TCP connection.", labels=["target"])
+    least = GaugeMetricFamily("starsd_min_rtt_seconds", "Least round-trip time of late.", labels=["target"])
+    for name, target in nearest.items():
+        rtt.add_metric([name], (target.rtt_ms or 0.0) / 1e3)
+        least.add_metric([name], (target.min_rtt_ms or 0.0) / 1e3)
+    yield from (rtt, least)

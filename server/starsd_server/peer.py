@@ -1,0 +1,134 @@
+"""One target's WebSocket as the hub sees it: a bounded `Q_out` and one writer.
+
+Sending never waits: a frame goes into `Q_out`, and one task writes. The keepalive of the WebSocket is no guard against
+a peer that has stopped reading, because its ping waits in the same full buffer; so every write has a deadline of its
+own, after which the connection is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from starsd_edge.telemetry.rtt import TcpRtt, read_tcp_rtt
+from starsd_server.settings import DoorSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Goodbye:
+    code: int
+    reason: str
+
+
+@dataclass
+class PeerTraffic:
+    """What went over one connection.
+
+    Attributes:
+        bytes_in: of messages, from the target.
+        bytes_out: of messages, to the target.
+        rtt: what the kernel measures, when it was last asked.
+    """
+
+    frames_in: int = 0
+    frames_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    rtt: TcpRtt | None = None
+
+
+class Peer:
+    """A connected target. All methods belong to the event loop."""
+
+    def __init__(self, connection: ServerConnection, owner: str, settings: DoorSettings, connected_at: float) -> None:
+        self.owner = owner
+        self.connected_at = connected_at
+        self.traffic = PeerTraffic()
+        self.leaving = False
+        """It was told goodbye: what it still says does not count."""
+        self._connection = connection
+        self._settings = settings
+        self._waiting: asyncio.Queue[bytes | _Goodbye] = asyncio.Queue(settings.max_waiting_frames)
+
+    @property
+    def address(self) -> str:
+        """Where it connects from."""
+        address = self._connection.remote_address
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
+
+    def send(self, frame: bytes) -> None:
+        """Put a frame into `Q_out`; a peer that is too far behind is cut off."""
+        self._put(frame)
+
+    def hang_up(self, code: int, reason: str) -> None:
+        """Close with this WebSocket close code once everything before is sent."""
+        self.leaving = True
+        self._put(_Goodbye(code, reason))
+
+    def cut(self, why: str) -> None:
+        """End the connection at once, without a closing handshake."""
+        self.leaving = True
+        log.warning("cutting off %s: %s", self.address, why)
+        self._connection.transport.abort()
+
+    def sample_rtt(self) -> None:
+        """Ask the kernel for this connection's round-trip time."""
+        sock: socket.socket | None = self._connection.transport.get_extra_info("socket")
+        if sock is not None:
+            self.traffic.rtt = read_tcp_rtt(sock) or self.traffic.rtt
+
+    async def receive(self, timeout_s: float | None = None) -> bytes | str:
+        """The next message.
+
+        Raises:
+            ConnectionClosed: there will be none.
+            asyncio.TimeoutError: none came within `timeout_s` seconds.
+        """
+        message = await asyncio.wait_for(self._connection.recv(), timeout_s)
+        self.traffic.frames_in += 1
+        self.traffic.bytes_in += len(message)
+        return message
+
+    async def write(self) -> None:
+        """Write what is in `Q_out`, until goodbye or the end of the connection."""
+        try:
+            while True:
+                item = await self._waiting.get()
+                if isinstance(item, _Goodbye):
+                    await self.close(item.code, item.reason)
+                    return
+                with self._deadline(self._settings.send_timeout_s):
+                    await self._connection.send(item)
+                self.traffic.frames_out += 1
+                self.traffic.bytes_out += len(item)
+        except ConnectionClosed:
+            return
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close; a peer that does not take part in it is cut off."""
+        with self._deadline(self._settings.close_timeout_s):
+            await self._connection.close(code, reason)
+
+    def _put(self, item: bytes | _Goodbye) -> None:
+        try:
+            self._waiting.put_nowait(item)
+        except asyncio.QueueFull:
+            self.cut(f"it left {self._settings.max_waiting_frames} frames unread")
+
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """Cut the peer off if what is done inside takes longer: a cancelled write would leave half a frame behind."""
+        timer = asyncio.get_running_loop().call_later(seconds, self.cut, f"it took nothing in for {seconds:g} s")
+        try:
+            yield
+        finally:
+            timer.cancel()

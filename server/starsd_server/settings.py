@@ -1,0 +1,53 @@
+"""Settings of one hub, and their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starsd_edge.errors import UsageError
+from starsd_edge.protocol.hub_side import HubLimits
+
+
+@dataclass(frozen=True)
+class DoorSettings:
+    """What the front door allows.
+
+    Attributes:
+        token: bearer token that targets must show; None lets everybody in, for loopback only.
+        max_connections: targets connected at once.
+        max_sockets: TCP connections at once, those that have not said anything yet included.
+        open_timeout_s: from TCP connection to WebSocket; ends those that say nothing.
+        hello_timeout_s: from WebSocket to the first message; ends those that say nothing there.
+        send_timeout_s: one send; guards against a peer that stopped reading.
+        close_timeout_s: the closing handshake; guards against the same peer at the end.
+        heartbeat_s: between WebSocket pings. A peer that misses one and does not answer within as long again is gone.
+        max_waiting_frames: frames for one peer that it has not taken yet (`Q_out`); a peer further behind is dropped.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    max_connections: int = 256
+    max_sockets: int = 512
+    open_timeout_s: float = 5.0
+    hello_timeout_s: float = 3.0
+    send_timeout_s: float = 5.0
+    close_timeout_s: float = 2.0
+    heartbeat_s: float = 10.0
+    max_waiting_frames: int = 64
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """Everything a hub can be told.
+
+    Raises:
+        UsageError: a value that cannot work.
+    """
+
+    door: DoorSettings = field(default_factory=DoorSettings)
+    limits: HubLimits = field(default_factory=HubLimits)
+
+    def __post_init__(self) -> None:
+        if self.limits.max_sessions < 1:
+            raise UsageError(
+                f"a hub needs room for at least one session, not {self.limits.max_sessions}: mend --max-sessions"
+            )

@@ -1,0 +1,73 @@
+"""How the drafting thread spends its time, told honestly.
+
+Its whole life is divided into three, and nothing is left out: *busy* in a drafter, *idle* while there was no work, and
+*lag*, when work waited and no drafter ran (waking up, taking work, handing results back). A work-conserving hub has
+almost no lag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class TimeUse:
+    """Seconds since the drafting thread began.
+
+    Attributes:
+        busy_s: inside a drafter.
+        idle_s: nothing to do.
+        lag_s: work waited while no drafter ran.
+    """
+
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+    lag_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.busy_s + self.idle_s + self.lag_s
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    use: TimeUse
+    marked_at: float
+    working: bool
+
+
+class UseMeter:
+    """Books the time of one thread; `now` in seconds on a monotonic clock.
+
+    One thread books, others may read: the books are one immutable object, replaced in a single assignment.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._ledger = _Ledger(TimeUse(), now, working=False)
+
+    def begin_work(self, work_since: float, now: float) -> None:
+        """A drafter starts: before, it was idle until `work_since`, when work came to an empty queue, and lag after."""
+        ledger = self._ledger
+        waited_from = min(max(work_since, ledger.marked_at), now)
+        use = replace(
+            ledger.use,
+            idle_s=ledger.use.idle_s + (waited_from - ledger.marked_at),
+            lag_s=ledger.use.lag_s + (now - waited_from),
+        )
+        self._ledger = _Ledger(use, now, working=True)
+
+    def end_work(self, now: float) -> None:
+        """The drafter has ended."""
+        self._ledger = _Ledger(_with_busy(self._ledger, now), now, working=False)
+
+    def read(self, now: float) -> TimeUse:
+        """The books up to now: work in progress counts as busy, a wait in progress as idle."""
+        ledger = self._ledger
+        if ledger.working:
+            return _with_busy(ledger, now)
+        return replace(ledger.use, idle_s=ledger.use.idle_s + max(0.0, now - ledger.marked_at))
+
+
+def _with_busy(ledger: _Ledger, now: float) -> TimeUse:
+    return replace(ledger.use, busy_s=ledger.use.busy_s + max(0.0, now - ledger.marked_at))

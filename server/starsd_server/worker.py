@@ -1,0 +1,279 @@
+"""The drafting thread: takes what is queued, runs the drafters, hands back what came of it.
+
+It never sleeps while `Q_in` holds work. A drafter that raises costs the session it raised for, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from starsd_edge.protocol.hub_side import OpenSession
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftTree
+from starsd_server.draft_queue import Absorb, Answer, Begin, Work, WorkQueue
+from starsd_server.drafters.contract import Drafter, SessionRefusedError
+from starsd_server.utilisation import TimeUse, UseMeter
+
+log = logging.getLogger(__name__)
+
+FAILING_AFTER = 3
+"""Failures in a row, of any sessions, after which a drafter is reported as failing."""
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A drafter is ready."""
+
+    drafter: str
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A tree for the request of this epoch.
+
+    Attributes:
+        queue_us: from the arrival of the request to the drafter.
+        service_us: in the drafter, the rows that came with the request included.
+    """
+
+    session: int
+    epoch: int
+    base_len: int
+    tree: DraftTree
+    queue_us: int
+    service_us: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The drafter gave this session up; epoch 0 when nothing had been asked."""
+
+    session: int
+    epoch: int
+    message: str
+
+
+Outcome = Warm | Drafted | Failed
+
+
+@dataclass
+class DrafterHealth:
+    """Counters of one drafter; the drafting thread writes, others read.
+
+    Attributes:
+        sessions: open now.
+        failures: sessions lost to an error of the drafter.
+        failures_in_a_row: since it last did its work.
+        refusals: sessions it did not serve although sound (full, rows it cannot take).
+        last_error: class of the last error.
+    """
+
+    kind: str
+    warm: bool = False
+    sessions: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    rows: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
+    refusals: int = 0
+    last_error: str = ""
+
+    @property
+    def failing(self) -> bool:
+        """Whether it keeps raising."""
+        return self.failures_in_a_row >= FAILING_AFTER
+
+
+class DraftingDesk:
+    """What the drafting thread does, one piece of work at a time; no threads, no waiting."""
+
+    def __init__(self, drafters: Sequence[Drafter], clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds, the one that stamped `QueueDraft.received_at`."""
+        self._drafters = {drafter.kind: drafter for drafter in drafters}
+        self._clock = clock
+        self._bound: dict[int, Drafter] = {}
+        self.health: Mapping[str, DrafterHealth] = {kind: DrafterHealth(kind) for kind in self._drafters}
+
+    def warm_up(self, kind: str) -> Warm | None:
+        """Make a drafter ready; None (and a log line) when it cannot be."""
+        health = self.health[kind]
+        try:
+            self._drafters[kind].warm_up()
+        except Exception as error:  # an unusable drafter must not take the hub down: it says so in /status
+            self._count_failure(health, error)
+            health.failures_in_a_row = FAILING_AFTER
+            return None
+        health.warm = True
+        return Warm(kind)
+
+    def do(self, work: Work) -> Outcome | None:
+        """Do one piece of work; what is to be told to the target, if anything."""
+        session, epoch = _whose(work)
+        drafter = self._drafters[work.opening.drafter] if isinstance(work, Begin) else self._bound.get(session)
+        if drafter is None:  # given up before: what still comes for it is passed over
+            return None
+        try:
+            return self._perform(drafter, work)
+        except Exception as error:  # whatever a drafter raises ends one session and no more
+            return Failed(session, epoch, self._give_up(session, drafter, error))
+
+    def _perform(self, drafter: Drafter, work: Work) -> Drafted | None:
+        if isinstance(work, Answer):
+            return self._answer(drafter, work)
+        if isinstance(work, Absorb):
+            self._absorb(drafter, work.rows)
+        elif isinstance(work, Begin):
+            self._begin(drafter, work.opening)
+        else:
+            self._end(drafter, work.session)
+        return None
+
+    def _begin(self, drafter: Drafter, opening: OpenSession) -> None:
+        self._bound[opening.session] = drafter
+        self.health[drafter.kind].sessions += 1
+        drafter.open(opening.session, opening.first_row, opening.t_first)
+
+    def _absorb(self, drafter: Drafter, rows: NewRows) -> None:
+        drafter.extend([rows])
+        self.health[drafter.kind].rows += len(rows.ids)
+
+    def _answer(self, drafter: Drafter, work: Answer) -> Drafted:
+        request = work.request
+        taken_at = self._clock()
+        if work.rows is not None:
+            self._absorb(drafter, work.rows)
+        tree = drafter.draft([request.session], [request.shape])[0]
+        health = self.health[drafter.kind]
+        health.drafts += 1
+        health.draft_tokens += len(tree)
+        health.failures_in_a_row = 0
+        return Drafted(
+            request.session,
+            request.epoch,
+            request.base_len,
+            tree,
+            queue_us=_microseconds(taken_at - request.received_at),
+            service_us=_microseconds(self._clock() - taken_at),
+        )
+
+    def _end(self, drafter: Drafter, session: int) -> None:
+        if self._bound.pop(session, None) is not None:
+            self.health[drafter.kind].sessions -= 1
+            drafter.close(session)
+
+    def _give_up(self, session: int, drafter: Drafter, error: Exception) -> str:
+        """Free what a failed session held; what the target is told of it."""
+        health = self.health[drafter.kind]
+        if isinstance(error, SessionRefusedError):
+            health.refusals += 1
+            message = str(error)
+        else:
+            self._count_failure(health, error)
+            message = f"the {drafter.kind} drafter failed ({type(error).__name__}): the hub's log says more"
+        try:
+            self._end(drafter, session)
+        except Exception as second:
+            self._count_failure(health, second)
+        return message
+
+    def _count_failure(self, health: DrafterHealth, error: Exception) -> None:
+        health.failures += 1
+        health.failures_in_a_row += 1
+        health.last_error = type(error).__name__
+        first = health.failures_in_a_row == 1
+        log.error(
+            "drafter %s failed: %s: %s", health.kind, type(error).__name__, error, exc_info=error if first else None
+        )
+
+
+class DraftWorker:
+    """The thread around a `DraftingDesk`."""
+
+    def __init__(
+        self,
+        desk: DraftingDesk,
+        queue: WorkQueue,
+        deliver: Callable[[Outcome], None],
+        died: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Args:
+        deliver: called on the drafting thread with each outcome; must not block.
+        died: called on the drafting thread when it ends without having been asked to.
+        clock: monotonic seconds.
+        """
+        self._desk = desk
+        self._queue = queue
+        self._deliver = deliver
+        self._died = died
+        self._clock = clock
+        self._meter = UseMeter(clock())
+        self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)
+
+    def start(self) -> None:
+        """Begin: warm up the drafters, then work."""
+        self._thread.start()
+
+    def stop(self, patience_s: float) -> bool:
+        """Ask it to end after the draft in progress; whether it did within `patience_s` seconds."""
+        self._queue.close()
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it works."""
+        return self._thread.is_alive()
+
+    def time_use(self) -> TimeUse:
+        """How it spent its time until now."""
+        return self._meter.read(self._clock())
+
+    def _run(self) -> None:
+        try:
+            self._warm_up()
+            while self.work_once():
+                pass
+        except BaseException:
+            log.exception("the drafting thread ended by a fault of its own")
+            self._died()
+
+    def _warm_up(self) -> None:
+        now = self._clock()
+        self._meter.begin_work(now, now)
+        for kind in self._desk.health:
+            outcome = self._desk.warm_up(kind)
+            if outcome is not None:
+                self._deliver(outcome)
+        self._meter.end_work(self._clock())
+
+    def work_once(self) -> bool:
+        """Take one piece of work, waiting for it if there is none, and do it; False once the queue is closed."""
+        taken = self._queue.take()
+        if taken is None:
+            return False
+        self._meter.begin_work(taken.work_since, self._clock())
+        outcome = self._desk.do(taken.work)
+        self._meter.end_work(self._clock())
+        if outcome is not None:
+            self._deliver(outcome)
+        return True
+
+
+def _whose(work: Work) -> tuple[int, int]:
+    """Session and epoch that a failure of this work is reported for."""
+    if isinstance(work, Begin):
+        return work.opening.session, 0
+    if isinstance(work, Absorb):
+        return work.rows.session, 0
+    if isinstance(work, Answer):
+        return work.request.session, work.request.epoch
+    return work.session, 0
+
+
+def _microseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
