@@ -8,104 +8,42 @@ thread-safe: everything is called on the event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Union
 
-from starsd_edge.protocol.messages import Hello
-from starsd_edge.protocol.rows import NewRows
-from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.protocol.codes import DRAFTER_FAILED
+from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.hub_actions import (
+    DropSession,
+    Feed,
+    HangUp,
+    HubAction,
+    HubLimits,
+    Offer,
+    OpenSession,
+    QueueDraft,
+    Refusal,
+    Send,
+    SessionView,
+)
+from starsd_edge.protocol.hub_connection import HubConnection, HubState
+from starsd_edge.protocol.hub_sessions import HubSession, SessionTable
+from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
+from starsd_edge.speculation.tree import DraftTree
 
-
-@dataclass(frozen=True)
-class Offer:
-    """What the hub offers a target whose HELLO it accepts.
-
-    Attributes:
-        drafter: kind of the drafter that fits.
-        drafter_fp: its fingerprint.
-        feature_codec: codec of the features it wants, "none" when ids are enough.
-        notice: a line for the user, or "".
-    """
-
-    drafter: str
-    drafter_fp: str
-    feature_codec: str
-    notice: str = ""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a HELLO is not accepted: becomes ERROR(scope = connection)."""
-
-    code: str
-    message: str
-
-
-@dataclass(frozen=True)
-class HubLimits:
-    """Caps of one hub."""
-
-    max_sessions_per_connection: int = 16
-    max_sessions: int = 1024
-    max_nodes: int = 64
-    max_depth: int = 16
-    heartbeat_s: float = 10.0
-    resume_grace_s: float = 30.0
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send this frame on that connection."""
-
-    connection: HubConnection
-    frame: bytes
-
-
-@dataclass(frozen=True)
-class OpenSession:
-    """The drafter begins a session."""
-
-    session: int
-    drafter: str
-    first_row: int
-    t_first: int
-
-
-@dataclass(frozen=True)
-class Feed:
-    """True rows for the drafter."""
-
-    rows: NewRows
-
-
-@dataclass(frozen=True)
-class QueueDraft:
-    """A tree is wanted; supersedes a queued request of the same session."""
-
-    session: int
-    epoch: int
-    base_len: int
-    shape: DraftShape
-    received_at: float
-
-
-@dataclass(frozen=True)
-class DropSession:
-    """The session is gone: drop its queued work, free the drafter's state."""
-
-    session: int
-
-
-@dataclass(frozen=True)
-class HangUp:
-    """Close that connection with this WebSocket close code, after what was sent before."""
-
-    connection: HubConnection
-    code: int
-    reason: str
-
-
-HubAction = Union[Send, OpenSession, Feed, QueueDraft, DropSession, HangUp]
+__all__ = [
+    "DropSession",
+    "Feed",
+    "HangUp",
+    "HubAction",
+    "HubConnection",
+    "HubLimits",
+    "HubProtocol",
+    "Offer",
+    "OpenSession",
+    "QueueDraft",
+    "Refusal",
+    "Send",
+    "SessionView",
+]
 
 
 class HubProtocol:
@@ -123,36 +61,79 @@ class HubProtocol:
         offer: chooses a drafter for a HELLO.
         new_tag: 128 secret random bits.
         """
-        raise NotImplementedError
+        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag))
+
+    @property
+    def counters(self) -> WireCounters:
+        """What crossed the wire, all connections together."""
+        return self._state.counters
 
     def connect(self, owner: str) -> HubConnection:
         """A connection whose authenticated key is `owner`."""
-        raise NotImplementedError
+        return HubConnection(self._state, owner)
+
+    def sessions(self) -> list[SessionView]:
+        """All sessions for the monitor, oldest first."""
+        return self._state.table.views()
 
     def answer(self, session: int, epoch: int, base_len: int, tree: DraftTree, queue_us: int, service_us: int, now: float) -> list[HubAction]:
-        """A tree from the drafting thread: a DRAFT on the session's present connection, nothing when the session is gone or its connection away."""
-        raise NotImplementedError
+        """A tree from the drafting thread: a DRAFT on the session's present connection, nothing when the session is gone or its connection away.
+
+        The DRAFT of the newest request is kept, for a target that asks for it again after a resume.
+        """
+        held = self._state.table.by_key(session)
+        pending = held.settle_request(epoch, base_len) if held is not None else None
+        if held is None or pending is None:
+            self._state.counters.dropped["late_draft"] += 1
+            return []
+        tree = tree.clip(pending.shape.max_nodes, pending.shape.max_depth)
+        draft = Draft(
+            tag=held.tag,
+            epoch=epoch,
+            base_len=base_len,
+            ids=tree.tokens.tolist(),
+            parents=tree.parents.tolist(),
+            queue_us=queue_us,
+            service_us=service_us,
+            hub_us=max(0, round((now - pending.received_at) * 1e6)),
+        )
+        if epoch == held.epoch:
+            held.answered = draft
+        return [] if held.connection is None else [held.connection.send(draft)]
 
     def failed(self, session: int, epoch: int, message: str) -> list[HubAction]:
         """The drafter could not draft for this session: ERROR(scope = session) and the session ends; the others go on."""
-        raise NotImplementedError
+        held = self._state.table.by_key(session)
+        if held is None:
+            return []
+        connection = held.connection
+        actions: list[HubAction] = [self._drop(held)]
+        if connection is not None:
+            actions.append(connection.send(Error(DRAFTER_FAILED, message[:1024], "session", held.tag, epoch)))
+        return actions
 
     def ready(self, drafter: str) -> list[HubAction]:
         """A drafter became warm: READY to every welcomed connection that was offered it (and to later ones right after WELCOME)."""
-        raise NotImplementedError
+        if drafter in self._state.warm:
+            return []
+        self._state.warm.add(drafter)
+        return [
+            connection.send(Ready(drafter))
+            for connection in self._state.connections
+            if connection.terms is not None and connection.terms.drafter == drafter
+        ]
 
     def expire(self, now: float) -> list[HubAction]:
         """Drop the sessions whose connection has been away for longer than the resume grace."""
-        raise NotImplementedError
+        actions: list[HubAction] = []
+        away = self._state.table.longest_away()
+        while away is not None and now - away.away_since > self._state.limits.resume_grace_s:
+            actions.append(self._drop(away))
+            away = self._state.table.longest_away()
+        return actions
 
-
-class HubConnection:
-    """One target's connection."""
-
-    def receive(self, frame: bytes, now: float) -> list[HubAction]:
-        """Take in one binary WebSocket message; `now` in seconds on the hub's monotonic clock. Never raises for anything a peer can send."""
-        raise NotImplementedError
-
-    def lost(self, now: float) -> list[HubAction]:
-        """The connection is gone; its sessions wait for a resume until the grace ends."""
-        raise NotImplementedError
+    def _drop(self, session: HubSession) -> DropSession:
+        if session.connection is not None:
+            session.connection.detach(session)
+        self._state.table.remove(session)
+        return DropSession(session.key)

@@ -185,6 +185,8 @@ class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
     tag: Tag | None = None
     epoch: Epoch = 0
     retry_after_ms: Count = 0
+    ref: Count | None = None
+    """The OPEN that this refuses."""
 
 
 TargetMessage = Union[Hello, Open, Extend, DraftRequest, Close, Error]

@@ -1,0 +1,59 @@
+"""Error codes and WebSocket close codes of wire version 1.
+
+A code is for programs, the message beside it for people. Codes are only ever added; a peer treats one that it does not know by its scope alone.
+"""
+
+from __future__ import annotations
+
+VERSION = "version"
+"""No common wire version."""
+FINGERPRINT = "fingerprint"
+"""The hub's models do not fit the target's."""
+CODEC = "codec"
+"""The drafter wants features in a form that the target cannot send."""
+QUOTA = "quota"
+"""The target's key has used up what it may use."""
+BUSY = "busy"
+"""The hub takes nobody in at present."""
+MALFORMED = "malformed"
+"""The frame is not a message, or its parts contradict each other or what was agreed."""
+TOO_BIG = "too_big"
+"""The frame is larger than the wire allows."""
+OUT_OF_ORDER = "out_of_order"
+"""The message has no place at this point of the conversation."""
+UNKNOWN_SESSION = "unknown_session"
+"""No session of this connection has that tag (expired, ended, or somebody else's: the answer is the same)."""
+TOO_MANY_SESSIONS = "too_many_sessions"
+"""The connection or the hub holds as many sessions as it may."""
+ROW_CONFLICT = "row_conflict"
+"""Rows sent again differ from those held."""
+BASE_LEN = "base_len"
+"""A request's base_len is not the number of rows held with those it brought."""
+CONTEXT_FULL = "context_full"
+"""More rows than the context has places."""
+DRAFTER_FAILED = "drafter_failed"
+"""The drafter could not go on with this session."""
+
+OFFENCES = frozenset({MALFORMED, TOO_BIG, OUT_OF_ORDER, ROW_CONFLICT, BASE_LEN})
+"""What no well-made peer sends: counted per connection, and too many of them end it."""
+
+FINAL = frozenset({VERSION, FINGERPRINT, CODEC})
+"""Refusals of a connection that the same peers would only repeat."""
+
+MAX_OFFENCES = 8
+"""Offences in one connection before the peer is given up; a handful lets a passing fault pass."""
+
+CLOSE_POLICY = 1008
+CLOSE_TRY_LATER = 1013
+CLOSE_VERSION = 4001
+CLOSE_FINGERPRINT = 4002
+CLOSE_QUOTA = 4003
+
+CLOSE_CODES = {
+    VERSION: CLOSE_VERSION,
+    FINGERPRINT: CLOSE_FINGERPRINT,
+    CODEC: CLOSE_FINGERPRINT,
+    QUOTA: CLOSE_QUOTA,
+    BUSY: CLOSE_TRY_LATER,
+}
+"""WebSocket close code after an ERROR(scope = connection); `CLOSE_POLICY` for every other code."""

@@ -1,0 +1,122 @@
+"""What the hub's state machine is told, and what it tells the hub to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape
+
+if TYPE_CHECKING:
+    from starsd_edge.protocol.hub_connection import HubConnection
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the hub offers a target whose HELLO it accepts.
+
+    Attributes:
+        drafter: kind of the drafter that fits.
+        drafter_fp: its fingerprint.
+        feature_codec: codec of the features it wants, "none" when ids are enough.
+        notice: a line for the user, or "".
+    """
+
+    drafter: str
+    drafter_fp: str
+    feature_codec: str
+    notice: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a HELLO is not accepted: becomes ERROR(scope = connection). `code` is one of `codes`."""
+
+    code: str
+    message: str
+    retry_after_ms: int = 0
+
+
+@dataclass(frozen=True)
+class HubLimits:
+    """Caps of one hub.
+
+    Attributes:
+        max_context: most tokens of a session, root included, whatever the target's own limit: bounds the ids kept per session.
+    """
+
+    max_sessions_per_connection: int = 16
+    max_sessions: int = 1024
+    max_nodes: int = 64
+    max_depth: int = 16
+    heartbeat_s: float = 10.0
+    resume_grace_s: float = 30.0
+    max_context: int = 1 << 17
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send this frame on that connection."""
+
+    connection: HubConnection
+    frame: bytes
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """The drafter begins a session."""
+
+    session: int
+    drafter: str
+    first_row: int
+    t_first: int
+
+
+@dataclass(frozen=True)
+class Feed:
+    """True rows for the drafter."""
+
+    rows: NewRows
+
+
+@dataclass(frozen=True)
+class QueueDraft:
+    """A tree is wanted; supersedes a queued request of the same session."""
+
+    session: int
+    epoch: int
+    base_len: int
+    shape: DraftShape
+    received_at: float
+
+
+@dataclass(frozen=True)
+class DropSession:
+    """The session is gone: drop its queued work, free the drafter's state."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class HangUp:
+    """Close that connection with this WebSocket close code, after what was sent before."""
+
+    connection: HubConnection
+    code: int
+    reason: str
+
+
+HubAction = Union[Send, OpenSession, Feed, QueueDraft, DropSession, HangUp]
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """A session for the monitor; never shows its tag."""
+
+    session: int
+    owner: str
+    target: str
+    drafter: str
+    rows: int
+    attached: bool

@@ -1,0 +1,344 @@
+"""One target's connection at the hub: from HELLO on, message by message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Union
+
+import msgspec
+
+from starsd_edge.protocol.checks import ProtocolError, check_ids, read_features
+from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
+from starsd_edge.protocol.codes import (
+    BASE_LEN,
+    CLOSE_CODES,
+    CLOSE_POLICY,
+    CODEC,
+    MALFORMED,
+    MAX_OFFENCES,
+    OFFENCES,
+    OUT_OF_ORDER,
+    TOO_MANY_SESSIONS,
+    UNKNOWN_SESSION,
+    VERSION,
+)
+from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.hub_actions import (
+    DropSession,
+    Feed,
+    HangUp,
+    HubAction,
+    HubLimits,
+    Offer,
+    OpenSession,
+    QueueDraft,
+    Refusal,
+    Send,
+)
+from starsd_edge.protocol.hub_sessions import HubSession, Pending, SessionTable, Terms
+from starsd_edge.protocol.messages import (
+    MAX_TREE_NODES,
+    WIRE_VERSION,
+    Close,
+    Closed,
+    Draft,
+    DraftRequest,
+    Error,
+    Extend,
+    Hello,
+    HubMessage,
+    Open,
+    Opened,
+    Ready,
+    Resync,
+    TargetMessage,
+    Welcome,
+)
+from starsd_edge.speculation.tree import DraftShape
+
+VERSIONS = (WIRE_VERSION,)
+"""Wire versions this hub speaks."""
+MAX_CLOSE_REASON_BYTES = 123
+"""What a WebSocket close frame has room for."""
+SESSIONS_RETRY_MS = 5_000
+"""When a target that was refused a session for want of room may ask again."""
+
+
+@dataclass
+class HubState:
+    """What all connections of one hub share."""
+
+    hub_id: str
+    offer: Callable[[Hello], Union[Offer, Refusal]]
+    limits: HubLimits
+    table: SessionTable
+    warm: set[str] = field(default_factory=set)
+    connections: dict[HubConnection, None] = field(default_factory=dict)
+    """Welcomed and not given up, in the order of their coming."""
+    counters: WireCounters = field(default_factory=WireCounters)
+
+
+class HubConnection:
+    """One target's connection.
+
+    Attributes:
+        owner: the authenticated key.
+        terms: what HELLO settled, None before it.
+    """
+
+    def __init__(self, hub: HubState, owner: str) -> None:
+        self.owner = owner
+        self.terms: Terms | None = None
+        self._hub = hub
+        self._over = False
+        self._offences = 0
+        self._sessions: dict[int, HubSession] = {}
+
+    def receive(self, frame: bytes, now: float) -> list[HubAction]:
+        """Take in one binary WebSocket message; `now` in seconds on the hub's monotonic clock. Never raises for anything a peer can send."""
+        if self._over:
+            return []
+        try:
+            message = decode_from_target(frame)
+        except ProtocolError as error:
+            self._hub.counters.count_up("undecoded", len(frame))
+            return self._refuse(error) if self.terms else self._give_up(error.code, error.message)
+        self._hub.counters.count_up(kind_of(message), len(frame))
+        if isinstance(message, Hello):
+            return self._hello(message)
+        if self.terms is None:
+            return self._give_up(OUT_OF_ORDER, "HELLO has to be the first message of a connection")
+        return self._converse(message, self.terms, now)
+
+    def lost(self, now: float) -> list[HubAction]:
+        """The connection is gone; its sessions wait for a resume until the grace ends."""
+        self._end()
+        for session in self._sessions.values():
+            self._hub.table.leave(session, now)
+        self._sessions.clear()
+        return []
+
+    def send(self, message: HubMessage) -> Send:
+        """The action that sends this message here."""
+        frame = encode(message)
+        self._hub.counters.count_down(kind_of(message), len(frame))
+        return Send(self, frame)
+
+    def detach(self, session: HubSession) -> None:
+        """The session has ended or gone to another connection."""
+        self._sessions.pop(session.key, None)
+
+    def _hello(self, hello: Hello) -> list[HubAction]:
+        if self.terms is not None:
+            return self._give_up(OUT_OF_ORDER, "a second HELLO; open a new connection to begin anew")
+        version = max(set(VERSIONS) & set(hello.versions), default=None)
+        if version is None:
+            ours, theirs = ", ".join(map(str, VERSIONS)), ", ".join(map(str, hello.versions))
+            return self._give_up(VERSION, f"no common wire version: the hub speaks {ours}, the target {theirs}")
+        offer = self._hub.offer(hello)
+        if isinstance(offer, Offer) and offer.feature_codec not in {"none", *hello.codecs}:
+            known = ", ".join(hello.codecs) or "none"
+            offer = Refusal(CODEC, f"drafter {offer.drafter} wants {offer.feature_codec} features, the target sends {known}")
+        if isinstance(offer, Refusal):
+            return self._give_up(offer.code, offer.message, offer.retry_after_ms)
+        limits = self._hub.limits
+        max_nodes = min(limits.max_nodes, MAX_TREE_NODES)
+        self.terms = Terms.settle(hello, offer, max_nodes, limits.max_depth, limits.max_context)
+        self._hub.connections[self] = None
+        actions: list[HubAction] = [
+            self.send(
+                Welcome(
+                    version=version,
+                    hub_id=self._hub.hub_id,
+                    drafter=offer.drafter,
+                    drafter_fp=offer.drafter_fp,
+                    feature_codec=offer.feature_codec,
+                    heartbeat_s=limits.heartbeat_s,
+                    max_sessions=limits.max_sessions_per_connection,
+                    max_nodes=self.terms.max_nodes,
+                    max_depth=self.terms.max_depth,
+                    notice=offer.notice[:1024],
+                )
+            )
+        ]
+        if offer.drafter in self._hub.warm:
+            actions.append(self.send(Ready(offer.drafter)))
+        return actions
+
+    def _converse(self, message: TargetMessage, terms: Terms, now: float) -> list[HubAction]:
+        if isinstance(message, Open):
+            try:
+                return self._open(message, terms, now)
+            except ProtocolError as error:
+                return self._refuse(error, tag=message.resume, ref=message.ref)
+        if isinstance(message, Close):
+            return self._close(message)
+        if isinstance(message, Error):
+            return self._peer_error(message)
+        if isinstance(message, Extend | DraftRequest):
+            epoch = message.epoch if isinstance(message, DraftRequest) else 0
+            session = self._session(message.tag)
+            if session is None:
+                return self._refuse(ProtocolError(UNKNOWN_SESSION, "no such session; open it anew"), tag=message.tag, epoch=epoch)
+            try:
+                return self._rows(session, message, now)
+            except ProtocolError as error:
+                return self._refuse(error, tag=message.tag, epoch=epoch)
+        raise AssertionError(f"unhandled {kind_of(message)}")
+
+    def _open(self, message: Open, terms: Terms, now: float) -> list[HubAction]:
+        if message.resume is not None:
+            return self._resume(message, message.resume, terms, now)
+        check_ids([message.t_first], terms.vocab_size)
+        if message.drafter_kind not in {"", terms.drafter}:
+            raise ProtocolError(MALFORMED, f"drafter {message.drafter_kind} was not offered, {terms.drafter} was", "session")
+        if message.first_row >= terms.max_context:
+            raise ProtocolError(MALFORMED, f"row {message.first_row} lies beyond a context of {terms.max_context} tokens", "session")
+        opened = next((held for held in self._sessions.values() if held.ref == message.ref), None)
+        if opened is not None:
+            if (opened.first_row, opened.t_first) != (message.first_row, message.t_first):
+                raise ProtocolError(OUT_OF_ORDER, f"ref {message.ref} already names another session", "session")
+            return [self.send(Opened(message.ref, opened.tag, opened.rows))]
+        actions = self._make_room()
+        session = self._hub.table.create(self.owner, terms, message.first_row, message.t_first)
+        self._attach(session, message.ref)
+        return [
+            *actions,
+            OpenSession(session.key, terms.drafter, session.first_row, session.t_first),
+            self.send(Opened(message.ref, session.tag, session.rows)),
+        ]
+
+    def _make_room(self) -> list[HubAction]:
+        self._check_own_room()
+        limits, table = self._hub.limits, self._hub.table
+        if len(table) < limits.max_sessions:
+            return []
+        away = table.longest_away()
+        if away is None:
+            raise ProtocolError(
+                TOO_MANY_SESSIONS, f"the hub holds {limits.max_sessions} sessions, all it may", "session", SESSIONS_RETRY_MS
+            )
+        return [self._drop(away)]
+
+    def _check_own_room(self) -> None:
+        limit = self._hub.limits.max_sessions_per_connection
+        if len(self._sessions) >= limit:
+            raise ProtocolError(
+                TOO_MANY_SESSIONS, f"this connection holds {limit} sessions, all it may", "session", SESSIONS_RETRY_MS
+            )
+
+    def _resume(self, message: Open, tag: bytes, terms: Terms, now: float) -> list[HubAction]:
+        session = self._hub.table.owned(tag, self.owner)
+        if session is None or session.terms != terms or self._expired(session, now):
+            raise ProtocolError(UNKNOWN_SESSION, "no such session to resume; open it anew", "session")
+        if (session.first_row, session.t_first) != (message.first_row, message.t_first):
+            raise ProtocolError(UNKNOWN_SESSION, "the session to resume began otherwise; open it anew", "session")
+        if session.connection is not self:
+            self._check_own_room()
+            if session.connection is not None:
+                session.connection.detach(session)
+        self._attach(session, message.ref)
+        return [self.send(Opened(message.ref, session.tag, session.rows))]
+
+    def _expired(self, session: HubSession, now: float) -> bool:
+        return session.connection is None and now - session.away_since > self._hub.limits.resume_grace_s
+
+    def _rows(self, session: HubSession, message: Extend | DraftRequest, now: float) -> list[HubAction]:
+        terms = session.terms
+        if isinstance(message, DraftRequest) and message.epoch < 1:
+            raise ProtocolError(MALFORMED, "epochs count from 1", "session")
+        check_ids(message.ids, terms.vocab_size)
+        features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
+        if message.first_row > session.rows:
+            return [self.send(Resync(session.tag, session.rows))] if session.wants_resync(now) else []
+        new = session.take_rows(message.first_row, message.ids, features)
+        actions: list[HubAction] = [] if new is None else [Feed(new)]
+        if isinstance(message, DraftRequest):
+            actions += self._request(session, message, now)
+        return actions
+
+    def _request(self, session: HubSession, message: DraftRequest, now: float) -> list[HubAction]:
+        if message.epoch < session.epoch:
+            self._hub.counters.dropped["superseded"] += 1
+            return []
+        if message.epoch == session.epoch:
+            if session.answered is None:
+                self._hub.counters.dropped["repeated"] += 1
+                return []
+            return [self.send(msgspec.structs.replace(session.answered, hub_us=0))]
+        if message.base_len != session.rows:
+            text = f"base_len is {message.base_len}, but with the rows of this request the session has {session.rows}"
+            return self._refuse(ProtocolError(BASE_LEN, text), tag=message.tag, epoch=message.epoch)
+        asked = DraftShape(message.max_nodes, message.max_depth, message.branching)
+        shape = session.terms.clamp(asked, message.base_len)
+        session.add_request(message.epoch, Pending(message.base_len, shape, now))
+        if shape.max_nodes == 0 or shape.max_depth == 0:
+            session.settle_request(message.epoch, message.base_len)
+            session.answered = Draft(session.tag, message.epoch, message.base_len, [], [], 0, 0, 0)
+            return [self.send(session.answered)]
+        return [QueueDraft(session.key, message.epoch, message.base_len, shape, now)]
+
+    def _close(self, message: Close) -> list[HubAction]:
+        session = self._hub.table.owned(message.tag, self.owner)
+        if session is None:
+            return [self.send(Closed(message.tag, 0))]
+        return [self._drop(session), self.send(Closed(message.tag, session.rows_kept))]
+
+    def _peer_error(self, message: Error) -> list[HubAction]:
+        """An ERROR is never answered with one."""
+        if message.scope == "connection":
+            self._end()
+            return [HangUp(self, CLOSE_POLICY, "the target gave this connection up")]
+        session = self._session(message.tag) if message.tag is not None else None
+        if message.scope == "session" and session is not None:
+            return [self._drop(session)]
+        self._hub.counters.dropped["peer_error"] += 1
+        return []
+
+    def _session(self, tag: bytes) -> HubSession | None:
+        """The session of that tag if it is at this connection."""
+        session = self._hub.table.owned(tag, self.owner)
+        return session if session is not None and session.connection is self else None
+
+    def _attach(self, session: HubSession, ref: int) -> None:
+        session.attach(self, ref)
+        self._hub.table.come_back(session)
+        self._sessions[session.key] = session
+
+    def _drop(self, session: HubSession) -> DropSession:
+        if session.connection is not None:
+            session.connection.detach(session)
+        self._hub.table.remove(session)
+        return DropSession(session.key)
+
+    def _refuse(
+        self, error: ProtocolError, tag: bytes | None = None, epoch: int = 0, ref: int | None = None
+    ) -> list[HubAction]:
+        """ERROR for one frame or session; a session that it names ends. Too many offences end the connection."""
+        self._hub.counters.dropped[error.code] += 1
+        self._offences += error.code in OFFENCES
+        actions: list[HubAction] = []
+        session = self._session(tag) if tag is not None and ref is None else None
+        if error.scope == "session" and session is not None:
+            actions.append(self._drop(session))
+        actions.append(
+            self.send(Error(error.code, error.message[:1024], error.scope, tag, epoch, error.retry_after_ms, ref))
+        )
+        if self._offences >= MAX_OFFENCES:
+            actions += self._give_up(error.code, f"{self._offences} faulty messages on one connection, the last: {error.message}")
+        return actions
+
+    def _give_up(self, code: str, message: str, retry_after_ms: int = 0) -> list[HubAction]:
+        """ERROR(scope = connection) and the end of this connection."""
+        self._end()
+        self._hub.counters.dropped[code] += 1
+        reason = message.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
+        return [
+            self.send(Error(code[:256], message[:1024], "connection", retry_after_ms=retry_after_ms)),
+            HangUp(self, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
+        ]
+
+    def _end(self) -> None:
+        self._over = True
+        self._hub.connections.pop(self, None)

@@ -1,0 +1,241 @@
+"""The sessions of a hub: what it holds of each, and the table that finds them.
+
+A session keeps the ids of its rows (4 bytes each), so that rows sent again can be compared, and never their features: those belong to the drafter. No
+method costs more than the rows of the message at hand.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.protocol.checks import ProtocolError
+from starsd_edge.protocol.codes import CONTEXT_FULL, MALFORMED, ROW_CONFLICT
+from starsd_edge.protocol.hub_actions import Offer, SessionView
+from starsd_edge.protocol.messages import Draft, Hello
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape
+
+if TYPE_CHECKING:
+    from starsd_edge.protocol.hub_connection import HubConnection
+
+MAX_PENDING = 16
+"""Requests of one session whose draft may still come: the one in the drafter and those that superseded it while it ran."""
+RESYNC_REPEAT_S = 1.0
+"""Every frame behind a gap meets the same gap; one RESYNC answers them all unless nothing comes of it for this long."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What HELLO and WELCOME settled: binds a session, and a connection that wants to go on with it must have settled the same.
+
+    Attributes:
+        max_nodes: most nodes of any draft for this target.
+        max_depth: most levels, before the context's end is looked at.
+        max_context: most tokens of a session, root included.
+    """
+
+    target: str
+    vocab_size: int
+    tokenizer_fp: str
+    feature_fp: str
+    feature_width: int
+    drafter: str
+    drafter_fp: str
+    feature_codec: str
+    max_nodes: int
+    max_depth: int
+    max_context: int
+    chains_only: bool
+
+    @classmethod
+    def settle(cls, hello: Hello, offer: Offer, max_nodes: int, max_depth: int, max_context: int) -> Terms:
+        """The terms between this target and a hub with these limits."""
+        return cls(
+            target=hello.target,
+            vocab_size=hello.vocab_size,
+            tokenizer_fp=hello.tokenizer_fp,
+            feature_fp=hello.feature_fp,
+            feature_width=hello.feature_width,
+            drafter=offer.drafter,
+            drafter_fp=offer.drafter_fp,
+            feature_codec=offer.feature_codec,
+            max_nodes=min(max_nodes, hello.max_tree - 1),
+            max_depth=min(max_depth, hello.max_depth),
+            max_context=min(max_context, hello.max_context),
+            chains_only=hello.chains_only,
+        )
+
+    def clamp(self, shape: DraftShape, base_len: int) -> DraftShape:
+        """The shape that a draft under the root at `base_len` may have."""
+        clamped = shape.clamp(self.max_nodes, min(self.max_depth, self.max_context - base_len - 1))
+        return DraftShape(clamped.max_nodes, clamped.max_depth, 1 if self.chains_only else max(1, shape.branching))
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request whose draft may still come."""
+
+    base_len: int
+    shape: DraftShape
+    received_at: float
+
+
+class HubSession:
+    """One sequence of one target as the hub knows it.
+
+    Attributes:
+        key: number of the session, unique while the hub lives; what the drafter knows it by.
+        owner: the authenticated key it belongs to.
+        connection: where its drafts go; None while its target is away.
+        ref: the target's number for the OPEN that brought it to this connection.
+        epoch: highest request seen.
+        answered: the DRAFT of `epoch`, once it is there.
+    """
+
+    def __init__(self, key: int, tag: bytes, owner: str, terms: Terms, first_row: int, t_first: int) -> None:
+        self.key = key
+        self.tag = tag
+        self.owner = owner
+        self.terms = terms
+        self.first_row = first_row
+        self.t_first = t_first
+        self.connection: HubConnection | None = None
+        self.ref = 0
+        self.away_since = 0.0
+        self.epoch = 0
+        self.answered: Draft | None = None
+        self._ids = array("i")
+        self._pending: dict[int, Pending] = {}
+        self._resync_asked: tuple[int, float] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows held, those before `first_row` counted: n, where the root stands."""
+        return self.first_row + len(self._ids)
+
+    @property
+    def rows_kept(self) -> int:
+        """Rows held, without those before `first_row`."""
+        return len(self._ids)
+
+    def take_rows(self, first_row: int, ids: list[int], features: npt.NDArray[np.float16] | None) -> NewRows | None:
+        """Take in rows that do not lie behind a gap; what is new among them, if anything.
+
+        Raises:
+            ProtocolError: rows before the session's first, rows that differ from those held, or more than the context has places; scope "session".
+        """
+        if first_row < self.first_row:
+            raise ProtocolError(MALFORMED, f"row {first_row} lies before the session's first row {self.first_row}", "session")
+        if first_row + len(ids) >= self.terms.max_context:
+            raise ProtocolError(
+                CONTEXT_FULL, f"{first_row + len(ids)} rows and a root do not fit a context of {self.terms.max_context} tokens", "session"
+            )
+        start = self.rows
+        overlap = min(start - first_row, len(ids))
+        held = first_row - self.first_row
+        if self._ids[held : held + overlap].tolist() != ids[:overlap]:
+            raise ProtocolError(ROW_CONFLICT, f"rows sent again from row {first_row} on differ from those held", "session")
+        new = ids[overlap:]
+        if not new:
+            return None
+        self._ids.extend(new)
+        return NewRows(self.key, start, new, None if features is None else features[overlap:])
+
+    def wants_resync(self, now: float) -> bool:
+        """Whether this gap is news: notes that it was told of now."""
+        if self._resync_asked is not None:
+            rows, asked_at = self._resync_asked
+            if rows == self.rows and now - asked_at < RESYNC_REPEAT_S:
+                return False
+        self._resync_asked = (self.rows, now)
+        return True
+
+    def attach(self, connection: HubConnection, ref: int) -> None:
+        """Its drafts go to this connection from now on."""
+        self.connection = connection
+        self.ref = ref
+        self._resync_asked = None
+
+    def add_request(self, epoch: int, pending: Pending) -> None:
+        """Note a request that is newer than all before."""
+        self.epoch = epoch
+        self.answered = None
+        self._pending[epoch] = pending
+        if len(self._pending) > MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
+
+    def settle_request(self, epoch: int, base_len: int) -> Pending | None:
+        """The request that a draft answers, None when nobody waits for it any more; older ones are settled with it."""
+        pending = self._pending.get(epoch)
+        if pending is None or pending.base_len != base_len:
+            return None
+        for known in [known for known in self._pending if known <= epoch]:
+            del self._pending[known]
+        return pending
+
+    def view(self) -> SessionView:
+        """The session for the monitor."""
+        return SessionView(
+            self.key, self.owner, self.terms.target, self.terms.drafter, self.rows, attached=self.connection is not None
+        )
+
+
+class SessionTable:
+    """All sessions of a hub: by key, by tag, and those whose target is away in the order in which they lost it."""
+
+    def __init__(self, new_tag: Callable[[], bytes]) -> None:
+        self._new_tag = new_tag
+        self._next_key = 1
+        self._by_key: dict[int, HubSession] = {}
+        self._by_tag: dict[bytes, HubSession] = {}
+        self._away: dict[int, HubSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def create(self, owner: str, terms: Terms, first_row: int, t_first: int) -> HubSession:
+        """A new session under a fresh tag, attached to nothing yet."""
+        session = HubSession(self._next_key, self._new_tag(), owner, terms, first_row, t_first)
+        self._next_key += 1
+        self._by_key[session.key] = session
+        self._by_tag[session.tag] = session
+        return session
+
+    def by_key(self, key: int) -> HubSession | None:
+        """The session that the drafter knows by this key."""
+        return self._by_key.get(key)
+
+    def owned(self, tag: bytes, owner: str) -> HubSession | None:
+        """The session of that tag if it belongs to `owner`."""
+        session = self._by_tag.get(tag)
+        return session if session is not None and session.owner == owner else None
+
+    def remove(self, session: HubSession) -> None:
+        """Forget a session."""
+        del self._by_key[session.key]
+        del self._by_tag[session.tag]
+        self._away.pop(session.key, None)
+
+    def leave(self, session: HubSession, now: float) -> None:
+        """Its connection is gone."""
+        session.connection = None
+        session.away_since = now
+        self._away[session.key] = session
+
+    def come_back(self, session: HubSession) -> None:
+        """It has a connection again."""
+        self._away.pop(session.key, None)
+
+    def longest_away(self) -> HubSession | None:
+        """The session whose target has been away for longest."""
+        return next(iter(self._away.values()), None)
+
+    def views(self) -> list[SessionView]:
+        """All sessions for the monitor, oldest first."""
+        return [session.view() for session in self._by_key.values()]

@@ -1,0 +1,75 @@
+"""The rows of one session at the target: kept for its whole life, so that any of them can be sent again."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.protocol.messages import MAX_ROWS, MAX_TENSOR_BYTES, Tensor
+
+FIRST_CAPACITY = 256
+"""Feature rows made room for at first; doubled whenever they are full, so that a row is copied a constant number of times."""
+
+
+class RowStore:
+    """Token ids and, where the target offers them, float16 features [F] of every row, in growable buffers."""
+
+    def __init__(self, feature_width: int) -> None:
+        """`feature_width`: F, or 0 to keep no features."""
+        self._ids = array("i")
+        self._width = feature_width
+        self._features = np.empty((FIRST_CAPACITY, feature_width), dtype="<f2")
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        """Keep rows.
+
+        A feature that is not finite (float16 overflows in some models) is kept as the nearest finite value: the hub would refuse it, and it only
+        sways guesses.
+
+        Raises:
+            ValueError: features are kept and those given are missing or not [len(ids), F].
+        """
+        if self._width:
+            shape = None if features is None else features.shape
+            if features is None or shape != (len(ids), self._width):
+                raise ValueError(f"{len(ids)} rows need features of shape {(len(ids), self._width)}, not {shape}")
+            start = len(self._ids)
+            kept = self._room(start, len(ids))
+            kept[:] = features
+            if not np.isfinite(kept).all():
+                np.nan_to_num(kept, copy=False)
+        self._ids.extend(ids)
+
+    def chunk_end(self, start: int, stop: int, with_features: bool) -> int:
+        """Where a message that begins at row `start` has to end, at `stop` at the latest, to stay within the wire's caps."""
+        rows = MAX_ROWS
+        if with_features:
+            rows = min(rows, MAX_TENSOR_BYTES // (2 * self._width))
+        return min(stop, start + rows)
+
+    def ids(self, start: int, stop: int) -> list[int]:
+        """Ids of these rows."""
+        return self._ids[start:stop].tolist()
+
+    def features(self, start: int, stop: int) -> Tensor | None:
+        """Features of these rows as they travel; None for no rows. A view: encode it before the next `append`."""
+        if start == stop:
+            return None
+        rows = self._features[start:stop]
+        return Tensor("f2", list(rows.shape), memoryview(rows.view(np.uint8)).cast("B"))
+
+    def _room(self, start: int, rows: int) -> npt.NDArray[np.float16]:
+        capacity = len(self._features)
+        if start + rows > capacity:
+            while capacity < start + rows:
+                capacity *= 2
+            grown = np.empty((capacity, self._width), dtype="<f2")
+            grown[:start] = self._features[:start]
+            self._features = grown
+        return self._features[start : start + rows]

@@ -1,0 +1,80 @@
+"""What the target's state machine tells the link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from starsd_edge.protocol.messages import Welcome
+from starsd_edge.speculation.tree import DraftTree
+
+if TYPE_CHECKING:
+    from starsd_edge.protocol.target_session import TargetSession
+
+
+@dataclass(frozen=True)
+class Welcomed:
+    """The hub accepted this target. `restarted`: another instance than last time, all sessions are opened anew."""
+
+    welcome: Welcome
+    restarted: bool
+
+
+@dataclass(frozen=True)
+class HubReady:
+    """The hub's drafter is warm."""
+
+    drafter: str
+
+
+@dataclass(frozen=True)
+class SessionOpened:
+    """A session may ask for drafts now (again, after a reconnect): requests made before are void."""
+
+    session: TargetSession
+
+
+@dataclass(frozen=True)
+class DraftArrived:
+    """A checked tree hanging from the root at `base_len` of this session, perhaps late: the caller rebases it.
+
+    Attributes:
+        round_trip_us: from sending the request to receiving the draft, on the target's clock.
+        hub_us: of that, the time on the hub; the rest is the link.
+        frame_bytes: size of the DRAFT on the wire.
+    """
+
+    session: TargetSession
+    epoch: int
+    base_len: int
+    tree: DraftTree
+    round_trip_us: int
+    hub_us: int
+    queue_us: int
+    service_us: int
+    frame_bytes: int
+
+
+@dataclass(frozen=True)
+class SessionEnded:
+    """The hub refused or ended a session; the target decodes on by itself.
+
+    The session keeps its rows: the first `extend` or `request` after `retry_after_s` opens it anew.
+    """
+
+    session: TargetSession
+    message: str
+    retry_after_s: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The hub refused the connection. `final`: trying again will not help (version, fingerprints)."""
+
+    code: str
+    message: str
+    final: bool
+    retry_after_s: float
+
+
+TargetEvent = Union[Welcomed, HubReady, SessionOpened, DraftArrived, SessionEnded, Refused]
