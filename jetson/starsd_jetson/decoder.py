@@ -1,0 +1,293 @@
+"""The decode loop: prefill, then rounds of draft, verify, commit, until a stop rule ends the answer.
+
+Plain decoding is this same loop with empty trees. Every token is the target's own choice from its own logits (`verify`), so the answer does not depend
+on what the draft source gives; a tree that does not fit is cut to fit.
+
+Lengths: with n committed tokens (`base_len`) and the root t_n, the sequence has n + 1 tokens. A verify pass over a tree of depth d fills the KV up to
+n + 1 + d rows and emits at most d + 1 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.errors import UsageError
+from starsd_edge.runtime.engine import Engine, EngineSpec, causal_mask
+from starsd_edge.runtime.engine import Sequence as EngineSequence
+from starsd_edge.speculation.sampling import Sampler, SamplingParams
+from starsd_edge.speculation.stops import Stopper, StopRules
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.speculation.verify import verify
+from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
+from starsd_edge.text.stream import TextStream
+from starsd_edge.text.tokenizer import Tokenizer
+from starsd_jetson.drafting import Draft, DraftSource
+
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One answer that is wanted.
+
+    Attributes:
+        prompt: token ids, at least one.
+        sampling: how to choose tokens.
+        max_tokens: most tokens of the answer.
+        context: most tokens of prompt and answer together.
+        shape: largest draft tree; `branching` 1 verifies chains only.
+        stop: strings that end the answer and are not part of it.
+    """
+
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    max_tokens: int
+    context: int
+    shape: DraftShape
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one round added to the answer.
+
+    Attributes:
+        text: text that is final now; empty while a character or a possible stop string is incomplete.
+        tokens: the ids.
+        drafted: for each id whether it was an accepted draft token; the others the target added itself.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    drafted: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished answer.
+
+    Attributes:
+        token_ids: the answer's tokens, without an end-of-sequence token, with the one that completed a stop string.
+        text: their text, without the stop string.
+        finish_reason: "stop" (end of sequence or stop string), "length" (max_tokens or the context) or "cancelled".
+        prompt_tokens: length of the prompt.
+        stats: sums over the rounds.
+        prefill_s: from the start to the first token, in seconds.
+        decode_s: from the first token to the end, in seconds.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    stats: RoundStats
+    prefill_s: float
+    decode_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens after the first per second of decoding; 0 when there were none."""
+        return max(0, len(self.token_ids) - 1) / self.decode_s if self.decode_s > 0 else 0.0
+
+
+def decode(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    request: Request,
+    source: DraftSource,
+    *,
+    clock: Callable[[], float],
+    on_piece: Callable[[Piece], None] = lambda piece: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """Answer one request.
+
+    Args:
+        source: where drafts come from; begun and ended here.
+        clock: monotonic seconds, for the figures only.
+        on_piece: called after the prefill and after every round that added something.
+        cancelled: asked between passes; True ends the answer with what it has.
+
+    Raises:
+        UsageError: the prompt is empty, or leaves no room in the context.
+        EngineError: the engine cannot open a sequence of this length.
+    """
+    check_prompt(request)
+    answering = _Answering(engine, tokenizer, request, source, clock, on_piece)
+    source.begin(int(request.prompt[0]), "greedy" if request.sampling.temperature == 0 else "sampled")
+    try:
+        answering.prefill(cancelled)
+        while answering.finish_reason is None:
+            if cancelled():
+                answering.finish_reason = CANCELLED
+            else:
+                answering.round()
+    finally:
+        source.end()
+    return answering.answer()
+
+
+def check_prompt(request: Request) -> None:
+    """Raises UsageError unless the prompt has tokens and leaves room for an answer."""
+    if not request.prompt:
+        raise UsageError("the prompt is empty: give it some text")
+    if len(request.prompt) >= request.context:
+        raise UsageError(
+            f"the prompt has {len(request.prompt)} tokens and the context holds {request.context}: "
+            "shorten the prompt or raise --context"
+        )
+
+
+def fit(tree: DraftTree, shape: DraftShape, vocab_size: int) -> DraftTree:
+    """What of this tree may be verified: within the shape, a chain where one was asked for, and only if every id exists."""
+    if len(tree) and not 0 <= int(tree.tokens.min()) <= int(tree.tokens.max()) < vocab_size:
+        return DraftTree.empty()
+    if shape.branching == 1 and not tree.is_chain:
+        in_chain = tree.parents == np.arange(-1, len(tree) - 1)
+        tree = DraftTree.chain(tree.tokens[: int(np.argmin(in_chain))].tolist())
+    return tree.clip(shape.max_nodes, shape.max_depth)
+
+
+@dataclass
+class _Answering:
+    """The state of one answer: what is committed, what is emitted, whether it is over."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    request: Request
+    source: DraftSource
+    clock: Callable[[], float]
+    on_piece: Callable[[Piece], None]
+
+    finish_reason: str | None = None
+    tokens: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    stats: RoundStats = field(default_factory=RoundStats)
+
+    def __post_init__(self) -> None:
+        request, spec = self.request, self.engine.spec
+        self.spec: EngineSpec = spec
+        self.shape = request.shape.clamp(spec.max_tree - 1, request.shape.max_depth)
+        self.sampler = Sampler(request.sampling, self.tokenizer.size)
+        self.stream = TextStream(self.tokenizer, request.stop)
+        self.stopper = Stopper(
+            StopRules(self.tokenizer.eos_ids, request.max_tokens, request.context - len(request.prompt))
+        )
+        self.started = self.clock()
+        self.first_token_at = self.started
+        self.seq: EngineSequence = self.engine.open(request.context)
+
+    def prefill(self, cancelled: Callable[[], bool]) -> None:
+        """Commit the prompt chunk by chunk and choose the first token."""
+        prompt = np.asarray(self.request.prompt, dtype=np.int64)
+        for start in range(0, len(prompt), self.spec.max_chunk):
+            if cancelled():
+                self.finish_reason = CANCELLED
+                return
+            chunk = prompt[start : start + self.spec.max_chunk]
+            rows = len(chunk)
+            positions = np.arange(start, start + rows, dtype=np.int64)
+            step = self.engine.forward(self.seq, chunk, positions, causal_mask(rows), [rows - 1])
+            self.engine.commit(self.seq, range(rows))
+            following = prompt[start + 1 : start + rows + 1]
+            self._append(following.tolist(), step.features[: len(following)])
+            self.source.extend()
+        first = self.sampler.choose(step.logits[-1], len(prompt)).token
+        self.first_token_at = self.clock()
+        piece = self._emit([first], accepted=0)
+        if self.finish_reason is None:
+            self._append([first], step.features[-1:])
+            self.source.ask(self._round_shape())
+        self._deliver(piece)
+
+    def round(self) -> None:
+        """One draft, one verification: emits at least one token."""
+        began = self.clock()
+        base_len, root = self.seq.length, self.tokens[-1]
+        draft = self.source.take()
+        tree = fit(draft.tree, self._round_shape(), self.spec.vocab_size)
+        before_verify = self.clock()
+        step = self.engine.forward(
+            self.seq, tree.verify_tokens(root), tree.verify_positions(base_len), tree.verify_mask()
+        )
+        verify_s = self.clock() - before_verify
+        verdict = verify(tree, step.logits, base_len, self.sampler.choose)
+        accepted = len(verdict.rows) - 1
+        piece = self._emit(verdict.tokens, accepted)
+        if self.finish_reason is None:
+            # The hub drafts while this side commits and prints.
+            self._append(verdict.tokens, step.features[list(verdict.rows)])
+            self.source.ask(self._round_shape(ahead=len(verdict.rows)))
+            self.engine.commit(self.seq, verdict.rows)
+        self._deliver(piece)
+        self.stats.add(_figures(draft, tree, verdict.rows, len(piece.tokens), verify_s, self.clock() - began))
+
+    def answer(self) -> Answer:
+        """The answer as it stands, with the text that was held back."""
+        tail = self.stream.finish()
+        if tail:
+            self._deliver(Piece(tail, (), ()))
+        return Answer(
+            token_ids=tuple(self.tokens),
+            text="".join(self.text),
+            finish_reason=self.finish_reason or CANCELLED,
+            prompt_tokens=len(self.request.prompt),
+            stats=self.stats,
+            prefill_s=self.first_token_at - self.started,
+            decode_s=self.clock() - self.first_token_at,
+        )
+
+    def _round_shape(self, ahead: int = 0) -> DraftShape:
+        """The largest tree worth verifying next, `ahead` rows from now: within the KV, and no deeper than the tokens that may still be emitted."""
+        base_len = self.seq.length + ahead
+        tokens_left = self.request.max_tokens - len(self.tokens)
+        return self.shape.clamp(self.shape.max_nodes, min(self.request.context - base_len - 1, tokens_left - 1))
+
+    def _append(self, ids: Sequence[int], features: npt.NDArray[np.float16]) -> None:
+        self.source.append(ids, features if self.spec.feature_width else None)
+
+    def _emit(self, tokens: Sequence[int], accepted: int) -> Piece:
+        """Take in chosen tokens one by one until a stop rule ends the answer; what follows is dropped."""
+        kept: list[int] = []
+        text = ""
+        for token in tokens:
+            reason = self.stopper.push(token)
+            if reason == "stop":
+                self.finish_reason = reason
+                break
+            kept.append(token)
+            text += self.stream.push(token)
+            if self.stream.stopped or reason is not None:
+                self.finish_reason = "stop" if self.stream.stopped else reason
+                break
+        self.tokens.extend(kept)
+        return Piece(text, tuple(kept), tuple(index < accepted for index in range(len(kept))))
+
+    def _deliver(self, piece: Piece) -> None:
+        if piece.text or piece.tokens:
+            self.text.append(piece.text)
+            self.on_piece(piece)
+
+
+def _figures(
+    draft: Draft, tree: DraftTree, rows: Sequence[int], emitted: int, verify_s: float, round_s: float
+) -> Round:
+    accepted = len(rows) - 1
+    has_more = (rows[-1] - 1) in tree.children
+    return Round(
+        origin=draft.origin if len(tree) else NONE,
+        drafted=len(tree),
+        accepted=accepted,
+        levels_offered=accepted + int(has_more),
+        emitted=emitted,
+        late=draft.late and len(tree) > 0,
+        bytes_up=draft.bytes_up,
+        bytes_down=draft.bytes_down,
+        round_s=round_s,
+        verify_s=verify_s,
+        wait_s=draft.wait_s,
+    )

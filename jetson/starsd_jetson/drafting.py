@@ -1,0 +1,116 @@
+"""Where drafts come from: nowhere, the target's own n-grams, or the hub.
+
+A source is told every true token and may be asked for a tree under the last one. Whatever it gives back changes the speed of the answer and never
+its text, so a source may fail, be late or lie; it must only not stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.speculation.ngram import NgramIndex
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.telemetry.rounds import NGRAM, NONE
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A tree under the present root and what it cost.
+
+    Attributes:
+        tree: the guess; empty when there is none.
+        origin: what drafted it: `HUB`, `NGRAM` or `NONE`.
+        late: it was asked for under an earlier root and rebased.
+        bytes_up: payload of the request sent for this round, whether or not its answer came.
+        bytes_down: payload of the drafts received since the last round, used or not.
+        wait_s: time spent waiting, in seconds.
+    """
+
+    tree: DraftTree
+    origin: str
+    late: bool = False
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wait_s: float = 0.0
+
+
+class DraftSource(Protocol):
+    """Drafts for one answer at a time: `begin`, then rows and rounds (`ask`, `take`), then `end`."""
+
+    def begin(self, t_first: int, sampling_kind: str) -> None:
+        """An answer begins whose first token (of the prompt) is `t_first`; `sampling_kind` is "greedy" or "sampled"."""
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        """True rows, in order: row i is the token at position i + 1 and the feature (float16 [len(ids), F]) of position i."""
+
+    def extend(self) -> None:
+        """More rows will come before a draft is wanted; a source that sends them elsewhere may do so now."""
+
+    def ask(self, shape: DraftShape) -> None:
+        """A tree of at most this shape is wanted under the last token appended. Returns at once."""
+
+    def take(self) -> Draft:
+        """The tree asked for, waiting for it as long as that is worth it."""
+
+    def end(self) -> None:
+        """The answer is over."""
+
+
+class NoDrafts:
+    """Plain decoding: one token per round."""
+
+    def begin(self, t_first: int, sampling_kind: str) -> None:
+        """Nothing to remember."""
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        """Nothing to remember."""
+
+    def extend(self) -> None:
+        """Nothing to send."""
+
+    def ask(self, shape: DraftShape) -> None:
+        """Nothing to prepare."""
+
+    def take(self) -> Draft:
+        """The empty tree."""
+        return Draft(DraftTree.empty(), NONE)
+
+    def end(self) -> None:
+        """Nothing to release."""
+
+
+class NgramDrafts:
+    """The target drafts for itself: what followed the last few tokens when they stood in this text before."""
+
+    def __init__(self) -> None:
+        self._index = NgramIndex()
+        self._shape = DraftShape(0, 0)
+
+    def begin(self, t_first: int, sampling_kind: str) -> None:
+        """Forget the last answer."""
+        self._index = NgramIndex()
+        self._index.append([t_first])
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        """Index the tokens; features are of no use here."""
+        self._index.append(ids)
+
+    def extend(self) -> None:
+        """Nothing to send."""
+
+    def ask(self, shape: DraftShape) -> None:
+        """Remember the shape; drafting itself takes microseconds."""
+        self._shape = shape
+
+    def take(self) -> Draft:
+        """The tree of the most recent, longest matches."""
+        tree = self._index.draft(self._shape)
+        return Draft(tree, NGRAM if len(tree) else NONE)
+
+    def end(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,140 @@
+"""What the rounds of an answer did, as data: drafted, accepted, emitted, sent and waited for.
+
+Two averages are in use in the field and easily confused, so both are always kept: `accepted_per_round` counts accepted draft tokens only,
+`tokens_per_round` also the bonus token that the target itself adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+HUB = "hub"
+NGRAM = "ngram"
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft and one verification.
+
+    Attributes:
+        origin: what drafted: `HUB`, `NGRAM` (the target itself) or `NONE` (no draft, a plain step).
+        drafted: nodes of the tree that was verified.
+        accepted: nodes on the accepted path, also those behind the end of the answer.
+        levels_offered: levels at which acceptance was tried: `accepted`, and one more when the last accepted node had children.
+        emitted: tokens the answer gained.
+        late: the tree had missed its own round and was rebased.
+        bytes_up: payload of the draft request sent in this round.
+        bytes_down: payload of the draft used in this round.
+        round_s: the whole round in seconds, from asking for the draft to the text delivered.
+        verify_s: of it, the target's forward pass.
+        wait_s: of it, waiting for the hub's draft.
+    """
+
+    origin: str = NONE
+    drafted: int = 0
+    accepted: int = 0
+    levels_offered: int = 0
+    emitted: int = 0
+    late: bool = False
+    bytes_up: int = 0
+    bytes_down: int = 0
+    round_s: float = 0.0
+    verify_s: float = 0.0
+    wait_s: float = 0.0
+
+
+@dataclass
+class RoundStats:
+    """Sums over the rounds of one answer or of many. The first token of an answer comes from the prefill and belongs to no round."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    late: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    round_s: float = 0.0
+    verify_s: float = 0.0
+    wait_s: float = 0.0
+    by_origin: dict[str, int] = field(default_factory=dict)
+    """Rounds by what drafted for them."""
+    level_trials: list[int] = field(default_factory=list)
+    """Rounds in which level k + 1 was offered below an accepted path of length k."""
+    level_hits: list[int] = field(default_factory=list)
+    """Of those, rounds in which it was accepted."""
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        self.rounds += 1
+        self.drafted += done.drafted
+        self.accepted += done.accepted
+        self.emitted += done.emitted
+        self.late += done.late
+        self.bytes_up += done.bytes_up
+        self.bytes_down += done.bytes_down
+        self.round_s += done.round_s
+        self.verify_s += done.verify_s
+        self.wait_s += done.wait_s
+        self.by_origin[done.origin] = self.by_origin.get(done.origin, 0) + 1
+        self._count_levels([1] * done.levels_offered, [1] * done.accepted)
+
+    def merge(self, other: RoundStats) -> None:
+        """Add the sums of another answer."""
+        self.rounds += other.rounds
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.emitted += other.emitted
+        self.late += other.late
+        self.bytes_up += other.bytes_up
+        self.bytes_down += other.bytes_down
+        self.round_s += other.round_s
+        self.verify_s += other.verify_s
+        self.wait_s += other.wait_s
+        for origin, rounds in other.by_origin.items():
+            self.by_origin[origin] = self.by_origin.get(origin, 0) + rounds
+        self._count_levels(other.level_trials, other.level_hits)
+
+    def _count_levels(self, trials: list[int], hits: list[int]) -> None:
+        missing = max(len(trials), len(hits)) - len(self.level_trials)
+        self.level_trials.extend([0] * missing)
+        self.level_hits.extend([0] * missing)
+        for level, count in enumerate(trials):
+            self.level_trials[level] += count
+        for level, count in enumerate(hits):
+            self.level_hits[level] += count
+
+    @property
+    def accepted_per_round(self) -> float:
+        """Accepted draft tokens per round, without the bonus token."""
+        return _ratio(self.accepted, self.rounds)
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Emitted tokens per round, with the bonus token."""
+        return _ratio(self.emitted, self.rounds)
+
+    @property
+    def draft_share(self) -> float:
+        """Share of the rounds that verified a draft."""
+        return 1 - self.by_origin.get(NONE, 0) / self.rounds if self.rounds else 0.0
+
+    @property
+    def survival(self) -> list[float]:
+        """By level: share of rounds whose accepted path reached it, among those that reached the level above and were offered a child there."""
+        return [_ratio(hits, trials) for hits, trials in zip(self.level_hits, self.level_trials, strict=True)]
+
+    @property
+    def bytes_up_per_round(self) -> float:
+        """Bytes to the hub per round: rows and the request."""
+        return _ratio(self.bytes_up, self.rounds)
+
+    @property
+    def bytes_down_per_round(self) -> float:
+        """Bytes from the hub per round: the drafts used."""
+        return _ratio(self.bytes_down, self.rounds)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

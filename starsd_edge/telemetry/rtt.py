@@ -1,0 +1,86 @@
+"""Round-trip times: a smoothed estimate of our own measurements, and what the kernel knows of a TCP connection.
+
+A WebSocket ping is no measure of the network: it waits behind our own event loop and behind whatever is being sent. The kernel's estimate is.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+_TCP_INFO_OPTION = 11
+_IPPROTO_TCP = 6
+_TCP_INFO_BYTES = 256
+_RTT_OFFSET = 68
+_MIN_RTT_OFFSET = 148
+_MICROSECONDS = struct.Struct("=I")
+_NO_MINIMUM_YET = 0xFFFFFFFF
+
+
+class RttEstimator:
+    """Smoothed round-trip time and its mean deviation (RFC 6298, section 2), and the least time seen.
+
+    Attributes:
+        samples: measurements taken in.
+        smoothed_s: SRTT in seconds; 0 before the first sample.
+        deviation_s: RTTVAR in seconds.
+        minimum_s: the least sample in seconds; 0 before the first.
+    """
+
+    _SMOOTHED_GAIN = 1 / 8
+    _DEVIATION_GAIN = 1 / 4
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.smoothed_s = 0.0
+        self.deviation_s = 0.0
+        self.minimum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Take in one measurement, in seconds."""
+        if self.samples == 0:
+            self.smoothed_s, self.deviation_s, self.minimum_s = seconds, seconds / 2, seconds
+        else:
+            self.deviation_s += self._DEVIATION_GAIN * (abs(self.smoothed_s - seconds) - self.deviation_s)
+            self.smoothed_s += self._SMOOTHED_GAIN * (seconds - self.smoothed_s)
+            self.minimum_s = min(self.minimum_s, seconds)
+        self.samples += 1
+
+    @property
+    def upper_s(self) -> float:
+        """A time that few round trips exceed: SRTT + 4 RTTVAR, in seconds."""
+        return self.smoothed_s + 4 * self.deviation_s
+
+
+@dataclass(frozen=True)
+class TcpRtt:
+    """The kernel's view of one TCP connection, in seconds.
+
+    Attributes:
+        rtt_s: smoothed round-trip time.
+        min_rtt_s: least round-trip time of late: the propagation delay.
+    """
+
+    rtt_s: float
+    min_rtt_s: float
+
+
+class SocketOptions(Protocol):
+    """The one method of a socket that reading TCP_INFO needs."""
+
+    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
+        """As `socket.socket.getsockopt`."""
+
+
+def read_tcp_rtt(sock: SocketOptions) -> TcpRtt | None:
+    """The kernel's round-trip times of this connection; None where it does not tell them (other systems, sockets that are not TCP, closed ones)."""
+    try:
+        info = sock.getsockopt(_IPPROTO_TCP, _TCP_INFO_OPTION, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    if len(info) < _MIN_RTT_OFFSET + _MICROSECONDS.size:
+        return None
+    rtt = _MICROSECONDS.unpack_from(info, _RTT_OFFSET)[0]
+    minimum = _MICROSECONDS.unpack_from(info, _MIN_RTT_OFFSET)[0]
+    return TcpRtt(rtt_s=rtt / 1e6, min_rtt_s=(rtt if minimum == _NO_MINIMUM_YET else minimum) / 1e6)
