@@ -1,0 +1,237 @@
+"""The exactness suite, part (c), for `verify`: whatever tree is verified, the text is that of one-token steps.
+
+The engine's logits are a pure function of the prefix, so there is no exception to allow for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from starsd_edge.runtime.engine import causal_mask
+from starsd_edge.speculation.ngram import NgramIndex
+from starsd_edge.speculation.sampling import Sampler, SamplingParams
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.speculation.verify import Verdict, verify
+from tests.support.prefix_engine import PrefixEngine, PrefixSequence
+from tests.support.trees import random_tree, tree_of
+
+PROMPT = [3, 1, 4, 1, 5]
+LENGTH = 60
+"""Tokens generated after the prompt."""
+
+Drafter = Callable[[list[int]], DraftTree]
+"""From all tokens so far, the root last, to a tree under it."""
+
+
+def engine() -> PrefixEngine:
+    # The last two ids are padding with the highest logits: drafts may hold them, texts may not.
+    return PrefixEngine(5, vocab_size=26, padding=2, max_tree=13, max_context=len(PROMPT) + LENGTH)
+
+
+@dataclass
+class Run:
+    """A text, and what it took."""
+
+    tokens: list[int]
+    rounds: int = 0
+
+
+def prefill(model: PrefixEngine, sampler: Sampler) -> tuple[PrefixSequence, list[int]]:
+    seq = model.open(model.spec.max_context)
+    positions = np.arange(len(PROMPT))
+    step = model.forward(seq, np.array(PROMPT), positions, causal_mask(len(PROMPT)), [len(PROMPT) - 1])
+    model.commit(seq, range(len(PROMPT)))
+    return seq, [*PROMPT, sampler.choose(step.logits[0], len(PROMPT)).token]
+
+
+def generate(params: SamplingParams, drafter: Drafter | None = None, rule: Callable[..., Verdict] = verify) -> Run:
+    """One-token steps without a drafter, else rounds of verification."""
+    model = engine()
+    sampler = Sampler(params, model.tokenizer_size)
+    seq, tokens = prefill(model, sampler)
+    run = Run(tokens)
+    while len(tokens) < model.spec.max_context:
+        base_len = seq.length
+        tree = drafter(tokens) if drafter else DraftTree.empty()
+        tree = tree.clip(model.spec.max_tree - 1, model.spec.max_context - base_len - 1)
+        step = model.forward(
+            seq, tree.verify_tokens(tokens[-1]), tree.verify_positions(base_len), tree.verify_mask(), None
+        )
+        verdict = rule(tree, step.logits, base_len, sampler.choose)
+        model.commit(seq, verdict.rows)
+        tokens.extend(verdict.tokens)
+        run.rounds += 1
+    del tokens[model.spec.max_context :]
+    return run
+
+
+def oracle(truth: list[int], depth: int = 5) -> Drafter:
+    return lambda tokens: DraftTree.chain(truth[len(tokens) : len(tokens) + depth])
+
+
+def oracle_among_siblings(truth: list[int], rng: np.random.Generator) -> Drafter:
+    """The true path as the unlikeliest child of every node, between wrong ones that share its beginning."""
+
+    def draft(tokens: list[int]) -> DraftTree:
+        path = truth[len(tokens) : len(tokens) + 4]
+        decoys = [[*path[:depth], int(rng.integers(26)), int(rng.integers(26))] for depth in range(len(path))]
+        return tree_of([*decoys, path])
+
+    return draft
+
+
+def wrong(truth: list[int]) -> Drafter:
+    """Never the next token, otherwise the truth."""
+
+    def draft(tokens: list[int]) -> DraftTree:
+        path = truth[len(tokens) : len(tokens) + 5]
+        return DraftTree.chain([(token + 1) % 26 for token in path[:1]] + path[1:])
+
+    return draft
+
+
+def right_then_wrong(truth: list[int], depth: int) -> Drafter:
+    """Right up to a depth, so that the round ends there."""
+
+    def draft(tokens: list[int]) -> DraftTree:
+        path = truth[len(tokens) : len(tokens) + 6]
+        return DraftTree.chain(path[:depth] + [(token + 3) % 26 for token in path[depth:]])
+
+    return draft
+
+
+def random_trees(rng: np.random.Generator, branching: int) -> Drafter:
+    return lambda tokens: random_tree(rng, DraftShape(11, 4, branching), 26)
+
+
+def hostile(rng: np.random.Generator) -> Drafter:
+    """Padding, the prompt, one token for ever, whole vocabularies: all that a malicious hub can send."""
+
+    def draft(tokens: list[int]) -> DraftTree:
+        trees = [
+            DraftTree.chain([25] * 11),
+            DraftTree.chain([24, 25, 24]),
+            DraftTree.chain(PROMPT * 2),
+            DraftTree.chain([tokens[-1]] * 11),
+            tree_of([[token] for token in range(26)]),
+            tree_of([[token, token, 25] for token in rng.permutation(24)]),
+        ]
+        return trees[int(rng.integers(len(trees)))]
+
+    return draft
+
+
+def stale(inner: Drafter, *, lag: int, rebase: bool) -> Drafter:
+    """Trees drafted for the text as it was some tokens ago; verified as they are, or rebased as a late draft is."""
+
+    def draft(tokens: list[int]) -> DraftTree:
+        known = max(1, len(tokens) - lag)
+        tree = inner(tokens[:known])
+        return tree.rebase(tokens[known:]) if rebase else tree
+
+    return draft
+
+
+def ngram(branching: int) -> Drafter:
+    index = NgramIndex(max_order=3, min_order=1)
+
+    def draft(tokens: list[int]) -> DraftTree:
+        index.append(tokens[len(index) :])
+        return index.draft(DraftShape(11, 5, branching))
+
+    return draft
+
+
+def drafters(truth: list[int], seed: int) -> dict[str, Drafter]:
+    rng = np.random.default_rng(seed)
+    return {
+        "nothing": lambda tokens: DraftTree.empty(),
+        "oracle chain": oracle(truth),
+        "oracle of full size": oracle(truth, depth=11),
+        "oracle among siblings": oracle_among_siblings(truth, rng),
+        "right then wrong": right_then_wrong(truth, depth=2),
+        "wrong": wrong(truth),
+        "random chain": random_trees(rng, 1),
+        "random tree": random_trees(rng, 4),
+        "hostile": hostile(rng),
+        "stale": stale(oracle(truth, depth=8), lag=2, rebase=False),
+        "late, rebased": stale(oracle(truth, depth=8), lag=3, rebase=True),
+        "late siblings, rebased": stale(oracle_among_siblings(truth, rng), lag=1, rebase=True),
+        "n-gram chain": ngram(1),
+        "n-gram tree": ngram(3),
+    }
+
+
+SAMPLINGS = [
+    {"temperature": 0.0},
+    {"temperature": 0.7},
+    {"temperature": 1.0},
+    {"temperature": 1.0, "top_k": 4},
+    {"temperature": 0.7, "top_p": 0.8},
+    {"temperature": 1.0, "top_k": 10, "top_p": 0.9},
+]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_text_does_not_depend_on_the_drafts(sampling: dict[str, float], seed: int) -> None:
+    params = SamplingParams(seed=seed, **sampling)  # type: ignore[arg-type]
+    plain = generate(params)
+    assert len(plain.tokens) == len(PROMPT) + LENGTH
+    assert max(plain.tokens) < 24
+    for name, drafter in drafters(plain.tokens, seed % 1000).items():
+        assert generate(params, drafter).tokens == plain.tokens, name
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_what_the_target_would_say_is_accepted_at_any_temperature(sampling: dict[str, float]) -> None:
+    params = SamplingParams(seed=4, **sampling)  # type: ignore[arg-type]
+    plain = generate(params)
+    drafted = generate(params, oracle(plain.tokens))
+    among = generate(params, oracle_among_siblings(plain.tokens, np.random.default_rng(0)))
+    # Every round but the last emits all 5 (or 4) drafted tokens and the bonus token.
+    assert drafted.rounds == -(-(LENGTH - 1) // 6)
+    assert among.rounds == -(-(LENGTH - 1) // 5)
+    assert generate(params, wrong(plain.tokens)).rounds == plain.rounds == LENGTH - 1
+
+
+def test_seeds_and_choices_give_different_texts_and_repeat_themselves() -> None:
+    texts = {
+        (seed, choice): tuple(generate(SamplingParams(1.0, seed=seed, choice_index=choice)).tokens)
+        for seed in (1, 2)
+        for choice in (0, 1)
+    }
+    assert len(set(texts.values())) == 4
+    assert texts[2, 1] == tuple(generate(SamplingParams(1.0, seed=2, choice_index=1), ngram(3)).tokens)
+
+
+def accept_the_likeliest(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+    """Wrong: takes the first child for granted."""
+    verdict = verify(tree, logits, base_len, choose)
+    if len(tree) and verdict.accepted == 0:
+        bonus = choose(logits[1], base_len + 2)
+        return Verdict([0, 1], [int(tree.tokens[0]), bonus.token], [1.0, bonus.margin])
+    return verdict
+
+
+def toss_by_node(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+    """Wrong: the coin of a position counted by nodes, not by depth."""
+    rows = iter(range(1, len(logits) + 1))
+    return verify(tree, logits, base_len, lambda row, position: choose(row, base_len + 2 * next(rows) - 1))
+
+
+def sibling_logits(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+    """Wrong: reads the next row where it should read the accepted node's."""
+    return verify(tree, np.vstack((logits[:1], np.roll(logits[1:], 1, axis=0))), base_len, choose)
+
+
+@pytest.mark.parametrize("rule", [accept_the_likeliest, toss_by_node, sibling_logits])
+def test_the_suite_catches_a_wrong_rule(rule: Callable[..., Verdict]) -> None:
+    params = SamplingParams(temperature=1.0, seed=1)
+    truth = generate(params).tokens
+    different = {name for name, d in drafters(truth, 1).items() if generate(params, d, rule).tokens != truth}
+    assert len(different) >= 5
