@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,9 @@ from pathlib import Path
 from starsd_edge.errors import StarsdError
 
 _POLL_SECONDS = 0.2  # how often the growing files are measured for the progress display
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _UNREACHABLE = (
+    "connection broken by",
     "NewConnectionError",
     "NameResolutionError",
     "ConnectTimeoutError",
@@ -44,7 +48,7 @@ def download_wheel(requirement: str, directory: Path, progress: Callable[[int], 
     log = directory / "pip.log"
     code = _run_pip(_arguments(requirement, directory), temporary, log, lambda: progress(_bytes_below(directory)))
     if code != 0:
-        raise StarsdError(_explain(requirement, log.read_text(errors="replace")))
+        raise StarsdError(explain_failure(requirement, log.read_text(errors="replace")))
     wheels = list(directory.glob("*.whl"))
     if len(wheels) != 1:
         raise StarsdError(
@@ -72,7 +76,14 @@ def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with (
         log.open("wb") as output,
-        subprocess.Popen(arguments, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment) as process,
+        subprocess.Popen(
+            arguments,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            preexec_fn=_die_with_parent,
+        ) as process,
     ):
         try:
             while True:
@@ -85,6 +96,11 @@ def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[]
             raise
 
 
+def _die_with_parent() -> None:
+    """In the child: let the kernel end it when we are killed, so that it never writes where the next fetch cleans up."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _bytes_below(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*"):
@@ -95,7 +111,8 @@ def _bytes_below(directory: Path) -> int:
     return total
 
 
-def _explain(requirement: str, log: str) -> str:
+def explain_failure(requirement: str, log: str) -> str:
+    """One line that says why pip failed, from what it printed, and what to do."""
     if os.strerror(errno.ENOSPC) in log:
         return (
             f"the disk filled up while {requirement} was fetched: free some space or set STARSD_CACHE to another disk"
