@@ -74,7 +74,7 @@ class ChatTemplate:
                     break
                 parts.append(part)
         except Exception as error:  # whatever a template's own code can raise
-            reason = error.message if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise UsageError(f"the model's chat template refuses these messages: {reason}") from error
         if left < 0:
             raise UsageError(f"the chat is longer than {MAX_RENDERED_CHARACTERS} characters: shorten its messages")

@@ -81,7 +81,11 @@ class Tokenizer:
         return self._chat is not None
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, after the begin-of-sequence token where the model wants one."""
+        """Token ids of a plain prompt, after the begin-of-sequence token where the model wants one.
+
+        Raises:
+            UsageError: the text holds half a surrogate pair.
+        """
         ids = self._encode(text)
         bos = self._rules.bos_id
         if self._rules.add_bos and bos is not None and ids[:1] != [bos]:
@@ -112,6 +116,10 @@ class Tokenizer:
         return token in self._silent or self._backend.id_to_token(token) is None
 
     def _encode(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text is not valid Unicode at character {error.start}: mend its encoding") from error
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -75,8 +75,8 @@ def test_calls_that_break_the_contract_are_refused(model: PrefixEngine) -> None:
         model.forward(seq, np.array([1]), np.array([2]), causal_mask(1))
     with pytest.raises(EngineError, match="itself"):
         model.forward(seq, np.array([1, 2]), np.array([3, 3]), np.ones((2, 2), dtype=bool))
+    mask = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], dtype=bool)
     with pytest.raises(EngineError, match="ancestors"):
-        mask = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], dtype=bool)
         model.forward(seq, np.array([1, 2, 3]), np.array([3, 4, 4]), mask)
     with pytest.raises(EngineError, match="dtypes"):
         model.forward(seq, np.array([1], dtype=np.int32), np.array([3]), causal_mask(1))  # type: ignore[arg-type]
