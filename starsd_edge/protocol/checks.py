@@ -1,7 +1,8 @@
-"""What is checked between decoding a message and using it: everything that the message types cannot state by themselves.
+"""What is checked between decoding a message and using it: everything that the message types cannot state by
+themselves.
 
-Nothing a peer sends is trusted. Each check raises a `ProtocolError`, which says how much of the conversation the fault costs; the state machines turn
-it into an ERROR message (hub) or drop and count the frame (target).
+Nothing a peer sends is trusted. Each check raises a `ProtocolError`, which says how much of the conversation the
+fault costs; the state machines turn it into an ERROR message (hub) or drop and count the frame (target).
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ def read_features(tensor: Tensor | None, rows: int, width: int, codec: str) -> n
         codec: agreed in WELCOME; "none" when the drafter wants no features.
 
     Returns:
-        float16 [rows, width], read-only and perhaps unaligned (a view into the frame) for "f2"; None when none are wanted or there are no rows.
+        float16 [rows, width], read-only and perhaps unaligned (a view into the frame) for "f2"; None when none are
+        wanted or there are no rows.
 
     Raises:
-        ProtocolError: there are none where they are wanted, some where they are not, in another form than agreed, or not finite; scope "session".
+        ProtocolError: there are none where they are wanted, some where they are not, in another form than agreed, or
+            not finite; scope "session".
     """
     if tensor is None:
         if codec != "none" and rows:
@@ -67,11 +70,15 @@ def read_features(tensor: Tensor | None, rows: int, width: int, codec: str) -> n
     if tensor.dtype != codec:
         raise ProtocolError(MALFORMED, f"features came as {tensor.dtype}, agreed was {codec}", "session")
     if tensor.shape != [rows, width]:
-        raise ProtocolError(MALFORMED, f"features of shape {tensor.shape} came with {rows} rows of width {width}", "session")
+        raise ProtocolError(
+            MALFORMED, f"features of shape {tensor.shape} came with {rows} rows of width {width}", "session"
+        )
     item_bytes = 2 if codec == "f2" else 1
     if tensor.data.nbytes != rows * width * item_bytes or tensor.data.nbytes > MAX_TENSOR_BYTES:
         raise ProtocolError(
-            MALFORMED, f"{tensor.data.nbytes} tensor bytes do not hold shape {tensor.shape} within {MAX_TENSOR_BYTES} bytes", "session"
+            MALFORMED,
+            f"{tensor.data.nbytes} tensor bytes do not hold shape {tensor.shape} within {MAX_TENSOR_BYTES} bytes",
+            "session",
         )
     if rows == 0:
         return None
@@ -103,7 +110,8 @@ def read_tree(draft: Draft, asked: DraftShape, vocab_size: int) -> DraftTree:
         asked: the limits that went out with the request.
 
     Raises:
-        ProtocolError: the arrays are no depth-first preorder of tokens of the vocabulary, or the tree is larger than asked; scope "frame".
+        ProtocolError: the arrays are no depth-first preorder of tokens of the vocabulary, or the tree is larger than
+            asked; scope "frame".
     """
     if len(draft.ids) != len(draft.parents):
         raise ProtocolError(MALFORMED, f"a tree came with {len(draft.ids)} ids and {len(draft.parents)} parents")
@@ -120,3 +128,8 @@ def read_tree(draft: Draft, asked: DraftShape, vocab_size: int) -> DraftTree:
     if len(tree) and int(np.bincount(tree.parents + 1).max()) > asked.branching:
         raise ProtocolError(MALFORMED, f"a node has more than the {asked.branching} children that were asked for")
     return tree
+
+
+def printable(text: str) -> str:
+    """A peer's text without what could steer a terminal or forge a log line."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

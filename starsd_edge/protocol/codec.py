@@ -1,7 +1,7 @@
 """Messages to frames and back: one typed decoder per direction.
 
-The only place where bytes of a peer are parsed. The cap comes before the decoder, the types' own limits are the decoder's; what a type cannot state is
-left to `checks`. Decoded tensors are read-only views into the frame.
+The only place where bytes of a peer are parsed. The cap comes before the decoder, the types' own limits are the
+decoder's; what a type cannot state is left to `checks`. Decoded tensors are read-only views into the frame.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def kind_of(message: TargetMessage | HubMessage) -> str:
 
 def _decode(decode: Callable[[bytes], Message], frame: bytes) -> Message:
     if len(frame) > MAX_FRAME_BYTES:
-        raise ProtocolError(TOO_BIG, f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}; send it in chunks")
+        raise ProtocolError(
+            TOO_BIG, f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}; send it in chunks"
+        )
     try:
         return decode(frame)
     except msgspec.DecodeError as error:

@@ -1,6 +1,7 @@
 """Error codes and WebSocket close codes of wire version 1.
 
-A code is for programs, the message beside it for people. Codes are only ever added; a peer treats one that it does not know by its scope alone.
+A code is for programs, the message beside it for people. Codes are only ever added; a peer treats one that it does
+not know by its scope alone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
@@ -43,7 +43,8 @@ class HubLimits:
     """Caps of one hub.
 
     Attributes:
-        max_context: most tokens of a session, root included, whatever the target's own limit: bounds the ids kept per session.
+        max_context: most tokens of a session, root included, whatever the target's own limit: bounds the ids kept per
+            session.
     """
 
     max_sessions_per_connection: int = 16
@@ -107,7 +108,7 @@ class HangUp:
     reason: str
 
 
-HubAction = Union[Send, OpenSession, Feed, QueueDraft, DropSession, HangUp]
+HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | HangUp
 
 
 @dataclass(frozen=True)

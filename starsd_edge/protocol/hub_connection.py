@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Union
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, read_features
+from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_features
 from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
 from starsd_edge.protocol.codes import (
     BASE_LEN,
@@ -70,7 +69,7 @@ class HubState:
     """What all connections of one hub share."""
 
     hub_id: str
-    offer: Callable[[Hello], Union[Offer, Refusal]]
+    offer: Callable[[Hello], Offer | Refusal]
     limits: HubLimits
     table: SessionTable
     warm: set[str] = field(default_factory=set)
@@ -96,7 +95,9 @@ class HubConnection:
         self._sessions: dict[int, HubSession] = {}
 
     def receive(self, frame: bytes, now: float) -> list[HubAction]:
-        """Take in one binary WebSocket message; `now` in seconds on the hub's monotonic clock. Never raises for anything a peer can send."""
+        """Take in one binary WebSocket message; `now` in seconds on the hub's monotonic clock. Never raises for
+        anything a peer can send.
+        """
         if self._over:
             return []
         try:
@@ -136,10 +137,13 @@ class HubConnection:
         if version is None:
             ours, theirs = ", ".join(map(str, VERSIONS)), ", ".join(map(str, hello.versions))
             return self._give_up(VERSION, f"no common wire version: the hub speaks {ours}, the target {theirs}")
+        hello = _cleaned(hello)
         offer = self._hub.offer(hello)
         if isinstance(offer, Offer) and offer.feature_codec not in {"none", *hello.codecs}:
             known = ", ".join(hello.codecs) or "none"
-            offer = Refusal(CODEC, f"drafter {offer.drafter} wants {offer.feature_codec} features, the target sends {known}")
+            offer = Refusal(
+                CODEC, f"drafter {offer.drafter} wants {offer.feature_codec} features, the target sends {known}"
+            )
         if isinstance(offer, Refusal):
             return self._give_up(offer.code, offer.message, offer.retry_after_ms)
         limits = self._hub.limits
@@ -180,7 +184,9 @@ class HubConnection:
             epoch = message.epoch if isinstance(message, DraftRequest) else 0
             session = self._session(message.tag)
             if session is None:
-                return self._refuse(ProtocolError(UNKNOWN_SESSION, "no such session; open it anew"), tag=message.tag, epoch=epoch)
+                return self._refuse(
+                    ProtocolError(UNKNOWN_SESSION, "no such session; open it anew"), tag=message.tag, epoch=epoch
+                )
             try:
                 return self._rows(session, message, now)
             except ProtocolError as error:
@@ -192,9 +198,13 @@ class HubConnection:
             return self._resume(message, message.resume, terms, now)
         check_ids([message.t_first], terms.vocab_size)
         if message.drafter_kind not in {"", terms.drafter}:
-            raise ProtocolError(MALFORMED, f"drafter {message.drafter_kind} was not offered, {terms.drafter} was", "session")
+            raise ProtocolError(
+                MALFORMED, f"drafter {message.drafter_kind} was not offered, {terms.drafter} was", "session"
+            )
         if message.first_row >= terms.max_context:
-            raise ProtocolError(MALFORMED, f"row {message.first_row} lies beyond a context of {terms.max_context} tokens", "session")
+            raise ProtocolError(
+                MALFORMED, f"row {message.first_row} lies beyond a context of {terms.max_context} tokens", "session"
+            )
         opened = next((held for held in self._sessions.values() if held.ref == message.ref), None)
         if opened is not None:
             if (opened.first_row, opened.t_first) != (message.first_row, message.t_first):
@@ -217,7 +227,10 @@ class HubConnection:
         away = table.longest_away()
         if away is None:
             raise ProtocolError(
-                TOO_MANY_SESSIONS, f"the hub holds {limits.max_sessions} sessions, all it may", "session", SESSIONS_RETRY_MS
+                TOO_MANY_SESSIONS,
+                f"the hub holds {limits.max_sessions} sessions, all it may",
+                "session",
+                SESSIONS_RETRY_MS,
             )
         return [self._drop(away)]
 
@@ -326,7 +339,9 @@ class HubConnection:
             self.send(Error(error.code, error.message[:1024], error.scope, tag, epoch, error.retry_after_ms, ref))
         )
         if self._offences >= MAX_OFFENCES:
-            actions += self._give_up(error.code, f"{self._offences} faulty messages on one connection, the last: {error.message}")
+            actions += self._give_up(
+                error.code, f"{self._offences} faulty messages on one connection, the last: {error.message}"
+            )
         return actions
 
     def _give_up(self, code: str, message: str, retry_after_ms: int = 0) -> list[HubAction]:
@@ -342,3 +357,16 @@ class HubConnection:
     def _end(self) -> None:
         self._over = True
         self._hub.connections.pop(self, None)
+
+
+def _cleaned(hello: Hello) -> Hello:
+    """The HELLO with names fit for logs and terminals."""
+    return msgspec.structs.replace(
+        hello,
+        target=printable(hello.target),
+        tokenizer_fp=printable(hello.tokenizer_fp),
+        source_fp=printable(hello.source_fp),
+        feature_fp=printable(hello.feature_fp),
+        feature_kind=printable(hello.feature_kind),
+        codecs=[printable(codec) for codec in hello.codecs],
+    )

@@ -1,7 +1,7 @@
 """The sessions of a hub: what it holds of each, and the table that finds them.
 
-A session keeps the ids of its rows (4 bytes each), so that rows sent again can be compared, and never their features: those belong to the drafter. No
-method costs more than the rows of the message at hand.
+A session keeps the ids of its rows (4 bytes each), so that rows sent again can be compared, and never their features:
+those belong to the drafter. No method costs more than the rows of the message at hand.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from starsd_edge.protocol.hub_connection import HubConnection
 
 MAX_PENDING = 16
-"""Requests of one session whose draft may still come: the one in the drafter and those that superseded it while it ran."""
+"""Requests of one session whose draft may still come: the one in the drafter and those that superseded it while it
+ran.
+"""
 RESYNC_REPEAT_S = 1.0
 """Every frame behind a gap meets the same gap; one RESYNC answers them all unless nothing comes of it for this long."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What HELLO and WELCOME settled: binds a session, and a connection that wants to go on with it must have settled the same.
+    """What HELLO and WELCOME settled: binds a session, and a connection that wants to go on with it must have settled
+    the same.
 
     Attributes:
         max_nodes: most nodes of any draft for this target.
@@ -128,19 +131,26 @@ class HubSession:
         """Take in rows that do not lie behind a gap; what is new among them, if anything.
 
         Raises:
-            ProtocolError: rows before the session's first, rows that differ from those held, or more than the context has places; scope "session".
+            ProtocolError: rows before the session's first, rows that differ from those held, or more than the context
+                has places; scope "session".
         """
         if first_row < self.first_row:
-            raise ProtocolError(MALFORMED, f"row {first_row} lies before the session's first row {self.first_row}", "session")
+            raise ProtocolError(
+                MALFORMED, f"row {first_row} lies before the session's first row {self.first_row}", "session"
+            )
         if first_row + len(ids) >= self.terms.max_context:
             raise ProtocolError(
-                CONTEXT_FULL, f"{first_row + len(ids)} rows and a root do not fit a context of {self.terms.max_context} tokens", "session"
+                CONTEXT_FULL,
+                f"{first_row + len(ids)} rows and a root do not fit a context of {self.terms.max_context} tokens",
+                "session",
             )
         start = self.rows
         overlap = min(start - first_row, len(ids))
         held = first_row - self.first_row
         if self._ids[held : held + overlap].tolist() != ids[:overlap]:
-            raise ProtocolError(ROW_CONFLICT, f"rows sent again from row {first_row} on differ from those held", "session")
+            raise ProtocolError(
+                ROW_CONFLICT, f"rows sent again from row {first_row} on differ from those held", "session"
+            )
         new = ids[overlap:]
         if not new:
             return None

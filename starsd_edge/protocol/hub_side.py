@@ -1,8 +1,8 @@
 """The hub's end of the wire as a state machine: frames and results in, actions out.
 
-One `HubProtocol` per hub holds the table of sessions; one `HubConnection` per WebSocket. Nothing here waits, sleeps or touches a socket: the front door
-hands in frames with the time of their arrival and carries out the actions; the drafting thread's results come back through `answer`. Not
-thread-safe: everything is called on the event loop.
+One `HubProtocol` per hub holds the table of sessions; one `HubConnection` per WebSocket. Nothing here waits, sleeps
+or touches a socket: the front door hands in frames with the time of their arrival and carries out the actions; the
+drafting thread's results come back through `answer`. Not thread-safe: everything is called on the event loop.
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ class HubProtocol:
         """All sessions for the monitor, oldest first."""
         return self._state.table.views()
 
-    def answer(self, session: int, epoch: int, base_len: int, tree: DraftTree, queue_us: int, service_us: int, now: float) -> list[HubAction]:
-        """A tree from the drafting thread: a DRAFT on the session's present connection, nothing when the session is gone or its connection away.
+    def answer(
+        self, session: int, epoch: int, base_len: int, tree: DraftTree, queue_us: int, service_us: int, now: float
+    ) -> list[HubAction]:
+        """A tree from the drafting thread: a DRAFT on the session's present connection, nothing when the session is
+        gone or its connection away.
 
         The DRAFT of the newest request is kept, for a target that asks for it again after a resume.
         """
@@ -102,7 +105,9 @@ class HubProtocol:
         return [] if held.connection is None else [held.connection.send(draft)]
 
     def failed(self, session: int, epoch: int, message: str) -> list[HubAction]:
-        """The drafter could not draft for this session: ERROR(scope = session) and the session ends; the others go on."""
+        """The drafter could not draft for this session: ERROR(scope = session) and the session ends; the others go
+        on.
+        """
         held = self._state.table.by_key(session)
         if held is None:
             return []
@@ -113,7 +118,9 @@ class HubProtocol:
         return actions
 
     def ready(self, drafter: str) -> list[HubAction]:
-        """A drafter became warm: READY to every welcomed connection that was offered it (and to later ones right after WELCOME)."""
+        """A drafter became warm: READY to every welcomed connection that was offered it (and to later ones right
+        after WELCOME).
+        """
         if drafter in self._state.warm:
             return []
         self._state.warm.add(drafter)

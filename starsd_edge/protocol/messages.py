@@ -1,15 +1,16 @@
 """The messages of wire version 1.
 
-MessagePack arrays, one tagged union per direction, always decoded typed. Fields are only ever appended, with a default: an older peer ignores what it
-does not know and a newer one fills it in. Sizes and ranges that a type can state are stated here; `checks` does the rest before use.
+MessagePack arrays, one tagged union per direction, always decoded typed. Fields are only ever appended, with a
+default: an older peer ignores what it does not know and a newer one fills it in. Sizes and ranges that a type can
+state are stated here; `checks` does the rest before use.
 
-Rows: a session with committed tokens t_0..t_{n-1} and root t_n has n rows; row i is the token t_{i+1} and, where the drafter wants it, the feature f_i
-that the target computed at position i. t_0 travels in OPEN.
+Rows: a session with committed tokens t_0..t_{n-1} and root t_n has n rows; row i is the token t_{i+1} and, where the
+drafter wants it, the feature f_i that the target computed at position i. t_0 travels in OPEN.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Union
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -40,7 +41,9 @@ NodeParents = Annotated[list[Annotated[int, Meta(ge=-1, lt=MAX_TREE_NODES)]], Me
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of features: little-endian raw bytes with their shape and dtype ("f2" is float16, "i1" int8 with a float16 scale per row in `scales`)."""
+    """Rows of features: little-endian raw bytes with their shape and dtype ("f2" is float16, "i1" int8 with a float16
+    scale per row in `scales`).
+    """
 
     dtype: Literal["f2", "i1"]
     shape: Annotated[list[Count], Meta(min_length=2, max_length=2)]
@@ -74,7 +77,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     version: Count
     hub_id: Name
-    """Instance id, new at every start of the hub: a different one after a reconnect means that all sessions are gone."""
+    """Instance id, new at every start of the hub: a different one after a reconnect means that all sessions are
+    gone.
+    """
     drafter: Name
     drafter_fp: Name
     feature_codec: Name
@@ -189,7 +194,7 @@ class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The OPEN that this refuses."""
 
 
-TargetMessage = Union[Hello, Open, Extend, DraftRequest, Close, Error]
+TargetMessage = Hello | Open | Extend | DraftRequest | Close | Error
 """What a target sends."""
-HubMessage = Union[Welcome, Ready, Opened, Draft, Closed, Resync, Error]
+HubMessage = Welcome | Ready | Opened | Draft | Closed | Resync | Error
 """What a hub sends."""

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from starsd_edge.protocol.messages import MAX_ROWS, MAX_TENSOR_BYTES, Tensor
 
 FIRST_CAPACITY = 256
-"""Feature rows made room for at first; doubled whenever they are full, so that a row is copied a constant number of times."""
+"""Feature rows made room for at first; doubled whenever they are full, so that a row is copied a constant number of
+times.
+"""
 
 
 class RowStore:
@@ -29,8 +31,8 @@ class RowStore:
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Keep rows.
 
-        A feature that is not finite (float16 overflows in some models) is kept as the nearest finite value: the hub would refuse it, and it only
-        sways guesses.
+        A feature that is not finite (float16 overflows in some models) is kept as the nearest finite value: the hub
+        would refuse it, and it only sways guesses.
 
         Raises:
             ValueError: features are kept and those given are missing or not [len(ids), F].
@@ -47,7 +49,9 @@ class RowStore:
         self._ids.extend(ids)
 
     def chunk_end(self, start: int, stop: int, with_features: bool) -> int:
-        """Where a message that begins at row `start` has to end, at `stop` at the latest, to stay within the wire's caps."""
+        """Where a message that begins at row `start` has to end, at `stop` at the latest, to stay within the wire's
+        caps.
+        """
         rows = MAX_ROWS
         if with_features:
             rows = min(rows, MAX_TENSOR_BYTES // (2 * self._width))
@@ -62,7 +66,7 @@ class RowStore:
         if start == stop:
             return None
         rows = self._features[start:stop]
-        return Tensor("f2", list(rows.shape), memoryview(rows.view(np.uint8)).cast("B"))
+        return Tensor("f2", list(rows.shape), rows.view(np.uint8).data.cast("B"))
 
     def _room(self, start: int, rows: int) -> npt.NDArray[np.float16]:
         capacity = len(self._features)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from starsd_edge.protocol.messages import Welcome
 from starsd_edge.speculation.tree import DraftTree
@@ -77,4 +77,4 @@ class Refused:
     retry_after_s: float
 
 
-TargetEvent = Union[Welcomed, HubReady, SessionOpened, DraftArrived, SessionEnded, Refused]
+TargetEvent = Welcomed | HubReady | SessionOpened | DraftArrived | SessionEnded | Refused

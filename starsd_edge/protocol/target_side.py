@@ -1,140 +1,310 @@
 """The target's end of the wire as a state machine: frames and rows in, frames and events out.
 
-One `TargetProtocol` lives as long as the target and survives reconnects: it keeps every session's rows (and features) so that it can resume, resync or
-join late. Not thread-safe: the link guards it with a lock.
+One `TargetProtocol` lives as long as the target and survives reconnects: it keeps every session's rows (and features)
+so that it can resume, resync or join late. Not thread-safe: the link guards it with a lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Union
+from collections.abc import Callable
+from enum import Enum
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
-from starsd_edge.protocol.messages import Hello, Welcome
-from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.protocol.checks import ProtocolError, printable
+from starsd_edge.protocol.codec import decode_from_hub, kind_of
+from starsd_edge.protocol.codes import CODEC, FINAL, MALFORMED, MAX_OFFENCES, OUT_OF_ORDER, UNKNOWN_SESSION, VERSION
+from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.messages import (
+    MAX_TENSOR_BYTES,
+    Close,
+    Closed,
+    Draft,
+    Error,
+    Hello,
+    HubMessage,
+    Opened,
+    Ready,
+    Resync,
+    Welcome,
+)
+from starsd_edge.protocol.target_events import (
+    DraftArrived,
+    HubReady,
+    Refused,
+    SessionEnded,
+    SessionOpened,
+    TargetEvent,
+    Welcomed,
+)
+from starsd_edge.protocol.target_session import TargetLink, TargetSession
 
+__all__ = [
+    "DraftArrived",
+    "HubReady",
+    "Refused",
+    "SessionEnded",
+    "SessionOpened",
+    "TargetEvent",
+    "TargetProtocol",
+    "TargetSession",
+    "Welcomed",
+]
 
-@dataclass(frozen=True)
-class Welcomed:
-    """The hub accepted this target. `restarted`: another instance than last time, all sessions are opened anew."""
-
-    welcome: Welcome
-    restarted: bool
-
-
-@dataclass(frozen=True)
-class HubReady:
-    """The hub's drafter is warm."""
-
-    drafter: str
-
-
-@dataclass(frozen=True)
-class SessionOpened:
-    """A session may ask for drafts now."""
-
-    session: TargetSession
-
-
-@dataclass(frozen=True)
-class DraftArrived:
-    """A checked tree hanging from the root at `base_len` of this session, perhaps late: the caller rebases it.
-
-    Attributes:
-        round_trip_us: from sending the request to receiving the draft, on the target's clock.
-        hub_us: of that, the time on the hub; the rest is the link.
-        frame_bytes: size of the DRAFT on the wire.
-    """
-
-    session: TargetSession
-    epoch: int
-    base_len: int
-    tree: DraftTree
-    round_trip_us: int
-    hub_us: int
-    queue_us: int
-    service_us: int
-    frame_bytes: int
+FAULTY_HUB_RETRY_S = 30.0
+"""Pause after a hub that sent too many faulty messages."""
+MAX_RETRY_S = 600.0
+"""Longest pause that a hub's retry_after_ms is believed."""
 
 
-@dataclass(frozen=True)
-class SessionEnded:
-    """The hub refused or ended a session; the target decodes on by itself and may open it anew after `retry_after_s`."""
-
-    session: TargetSession
-    message: str
-    retry_after_s: float
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The hub refused the connection. `final`: trying again will not help (version, fingerprints)."""
-
-    code: str
-    message: str
-    final: bool
-    retry_after_s: float
-
-
-TargetEvent = Union[Welcomed, HubReady, SessionOpened, DraftArrived, SessionEnded, Refused]
-
-
-class TargetSession:
-    """One sequence as the hub is told of it."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the hub has it and drafts may be asked for."""
-        raise NotImplementedError
-
-    @property
-    def rows(self) -> int:
-        """Rows appended so far: n, the base_len of the next request."""
-        raise NotImplementedError
-
-    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None = None) -> None:
-        """Rows whose tokens are final. Kept; sent with the next `extend` or `request`."""
-        raise NotImplementedError
-
-    def extend(self) -> None:
-        """Send the rows not yet sent, in chunks within the wire's caps, asking nothing. No-op while not open."""
-        raise NotImplementedError
-
-    def request(self, shape: DraftShape) -> int | None:
-        """Send the rows not yet sent and ask for a tree under the last token; the epoch, or None while not open."""
-        raise NotImplementedError
+class _Phase(Enum):
+    DOWN = "no connection"
+    GREETING = "HELLO is out"
+    WELCOMED = "welcomed"
+    REFUSED = "refused"
 
 
 class TargetProtocol:
     """The link's state and all its sessions."""
 
     def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
-        """`clock`: monotonic seconds."""
-        raise NotImplementedError
+        """`clock`: monotonic seconds.
+
+        Raises:
+            ValueError: HELLO names a codec that is not spoken here, or features of which not one row fits a message.
+        """
+        if not set(hello.codecs) <= {"f2"}:
+            raise ValueError(f"this target sends float16 features only, not {hello.codecs}")
+        if hello.codecs and not 0 < 2 * hello.feature_width <= MAX_TENSOR_BYTES:
+            raise ValueError(f"features of width {hello.feature_width} do not fit {MAX_TENSOR_BYTES} bytes per message")
+        self._hello = hello
+        self._link = TargetLink(hello, clock)
+        self._phase = _Phase.DOWN
+        self._hub_id: str | None = None
+        self._offences = 0
+        self._sessions: dict[TargetSession, None] = {}
+        self._closing: dict[bytes, None] = {}
+
+    @property
+    def counters(self) -> WireCounters:
+        """What crossed the wire, all connections together."""
+        return self._link.counters
 
     def connected(self) -> None:
         """A WebSocket stands: HELLO goes out."""
-        raise NotImplementedError
+        self.disconnected()
+        self._phase = _Phase.GREETING
+        self._offences = 0
+        self._link.post(self._hello)
 
     def disconnected(self) -> None:
         """The WebSocket is gone. Sessions and their rows stay."""
-        raise NotImplementedError
+        self._stop(_Phase.DOWN)
 
     def receive(self, frame: bytes) -> list[TargetEvent]:
-        """Take in one binary message from the hub. Never raises for anything a peer can send: what is malformed is dropped and counted."""
-        raise NotImplementedError
+        """Take in one binary message from the hub. Never raises for anything a peer can send: what is malformed is
+        dropped and counted.
+        """
+        if self._phase in {_Phase.DOWN, _Phase.REFUSED}:
+            self._drop("no_connection")
+            return []
+        try:
+            message = decode_from_hub(frame)
+        except ProtocolError as error:
+            self._link.counters.count_down("undecoded", len(frame))
+            return self._offence(error)
+        self._link.counters.count_down(kind_of(message), len(frame))
+        try:
+            return self._converse(message, len(frame))
+        except ProtocolError as error:
+            return self._offence(error)
 
     def frames(self) -> list[bytes]:
         """Drain the frames to be sent, in order."""
-        raise NotImplementedError
+        outbox, self._link.outbox = self._link.outbox, []
+        self._link.drains += 1
+        for kind, frame in outbox:
+            self._link.counters.count_up(kind, len(frame))
+        return [frame for _, frame in outbox]
 
     def open_session(self, t_first: int, sampling_kind: str) -> TargetSession:
         """Begin a session at position 0; OPEN goes out now or when welcomed."""
-        raise NotImplementedError
+        session = TargetSession(self._link, t_first, sampling_kind)
+        self._sessions[session] = None
+        if self._phase is _Phase.WELCOMED:
+            session.open()
+        return session
 
     def close_session(self, session: TargetSession) -> None:
-        """End it: CLOSE goes out if the hub knows it; late drafts for it are dropped."""
-        raise NotImplementedError
+        """End it: CLOSE goes out if the hub knows it; late drafts for it are dropped. Harmless when repeated."""
+        if session not in self._sessions:
+            return
+        del self._sessions[session]
+        session.close()
+        if session.tag is not None:
+            self._close_tag(session.tag)
+
+    def _converse(self, message: HubMessage, frame_bytes: int) -> list[TargetEvent]:
+        if isinstance(message, Error):
+            return self._error(message)
+        if isinstance(message, Welcome) != (self._phase is _Phase.GREETING):
+            raise ProtocolError(OUT_OF_ORDER, f"{kind_of(message)} has no place while {self._phase.value}")
+        if isinstance(message, Draft):
+            return self._draft(message, frame_bytes)
+        if isinstance(message, Welcome):
+            return self._welcome(message)
+        if isinstance(message, Ready):
+            return self._ready(message)
+        if isinstance(message, Opened):
+            return self._opened(message)
+        if isinstance(message, Resync):
+            return self._resync(message)
+        return self._closed(message)
+
+    def _welcome(self, welcome: Welcome) -> list[TargetEvent]:
+        if welcome.version not in self._hello.versions:
+            return self._refused(
+                VERSION, f"the hub chose wire version {welcome.version}, which this target does not speak"
+            )
+        if welcome.feature_codec not in {"none", *self._hello.codecs}:
+            return self._refused(
+                CODEC, f"the hub wants {welcome.feature_codec} features, which this target does not send"
+            )
+        restarted = self._hub_id not in {None, welcome.hub_id}
+        self._hub_id = welcome.hub_id
+        self._phase = _Phase.WELCOMED
+        self._link.welcome = welcome
+        if restarted:
+            self._closing.clear()
+        for tag in self._closing:
+            self._link.post(Close(tag))
+        for session in self._sessions:
+            if restarted:
+                session.forget()
+            session.open()
+        cleaned = msgspec.structs.replace(
+            welcome,
+            drafter=printable(welcome.drafter),
+            drafter_fp=printable(welcome.drafter_fp),
+            notice=printable(welcome.notice),
+        )
+        return [Welcomed(cleaned, restarted)]
+
+    def _ready(self, message: Ready) -> list[TargetEvent]:
+        if self._link.ready or self._link.welcome is None or message.drafter != self._link.welcome.drafter:
+            self._drop("ready")
+            return []
+        self._link.ready = True
+        opened = [SessionOpened(session) for session in self._sessions if session.is_open]
+        return [HubReady(printable(message.drafter)), *opened]
+
+    def _opened(self, message: Opened) -> list[TargetEvent]:
+        session = self._link.refs.pop(message.ref, None)
+        if session is None:
+            self._drop("late")
+            return []
+        if session.over:
+            self._close_tag(message.tag)
+            return []
+        if message.tag in self._link.tags:
+            return [
+                *self._offence(ProtocolError(MALFORMED, "one tag names two sessions")),
+                self._end(session, "the hub mixes up sessions"),
+            ]
+        try:
+            session.opened(message)
+        except ProtocolError as error:
+            self._close_tag(message.tag)
+            return [*self._offence(error), self._end(session, error.message)]
+        self._link.tags[message.tag] = session
+        return [SessionOpened(session)] if session.is_open else []
+
+    def _draft(self, message: Draft, frame_bytes: int) -> list[TargetEvent]:
+        session = self._link.tags.get(message.tag)
+        arrived = session.take(message, frame_bytes) if session is not None else None
+        if arrived is None:
+            self._drop("late")
+            return []
+        return [arrived]
+
+    def _resync(self, message: Resync) -> list[TargetEvent]:
+        session = self._link.tags.get(message.tag)
+        if session is None:
+            self._drop("late")
+            return []
+        try:
+            session.resync(message.from_row)
+        except ProtocolError as error:
+            if error.scope != "session":
+                raise
+            self._close_tag(message.tag)
+            return [*self._offence(error), self._end(session, error.message)]
+        return []
+
+    def _closed(self, message: Closed) -> list[TargetEvent]:
+        if message.tag not in self._closing:
+            self._drop("late")
+        self._closing.pop(message.tag, None)
+        return []
+
+    def _error(self, message: Error) -> list[TargetEvent]:
+        retry_after_s = min(MAX_RETRY_S, message.retry_after_ms / 1000)
+        if message.scope == "connection":
+            return self._refused(message.code, message.message, retry_after_s)
+        if message.ref is not None:
+            return self._open_refused(message, message.ref, retry_after_s)
+        session = self._link.tags.get(message.tag) if message.tag is not None else None
+        if session is None or (message.scope == "frame" and message.code != UNKNOWN_SESSION):
+            self._drop("peer_error")
+            return []
+        return [self._end(session, message.message, retry_after_s)]
+
+    def _open_refused(self, message: Error, ref: int, retry_after_s: float) -> list[TargetEvent]:
+        session = self._link.refs.pop(ref, None)
+        if session is None or session.over:
+            self._drop("late")
+            return []
+        if session.tag is not None and message.code == UNKNOWN_SESSION:
+            session.forget()
+            session.open()
+            return []
+        return [self._end(session, message.message, retry_after_s)]
+
+    def _end(self, session: TargetSession, message: str, retry_after_s: float = 0.0) -> SessionEnded:
+        if session.tag is not None:
+            self._link.tags.pop(session.tag, None)
+        return SessionEnded(session, printable(message), session.end(retry_after_s))
+
+    def _close_tag(self, tag: bytes) -> None:
+        """CLOSE now, and again after a reconnect until CLOSED comes."""
+        self._link.tags.pop(tag, None)
+        self._closing[tag] = None
+        if self._phase is _Phase.WELCOMED:
+            self._link.post(Close(tag))
+
+    def _offence(self, error: ProtocolError) -> list[TargetEvent]:
+        self._drop(error.code)
+        self._offences += 1
+        if self._offences < MAX_OFFENCES:
+            return []
+        text = f"the hub sent {self._offences} faulty messages, the last: {error.message}"
+        events = self._refused(error.code, text, FAULTY_HUB_RETRY_S)
+        self._link.post(Error(error.code, text[:1024], "connection"))
+        return events
+
+    def _refused(self, code: str, message: str, retry_after_s: float = 0.0) -> list[TargetEvent]:
+        self._stop(_Phase.REFUSED)
+        return [Refused(printable(code), printable(message), code in FINAL, retry_after_s)]
+
+    def _stop(self, phase: _Phase) -> None:
+        self._phase = phase
+        self._link.welcome = None
+        self._link.ready = False
+        self._link.outbox.clear()
+        self._link.refs.clear()
+        self._link.tags.clear()
+        for session in self._sessions:
+            session.suspend()
+
+    def _drop(self, reason: str) -> None:
+        self._link.counters.dropped[reason] += 1

@@ -1,0 +1,297 @@
+"""One sequence of the target as the hub is told of it, and the link state that all sessions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.protocol.checks import ProtocolError, read_tree
+from starsd_edge.protocol.codec import encode, kind_of
+from starsd_edge.protocol.codes import MALFORMED
+from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Hello, Open, Opened, TargetMessage, Welcome
+from starsd_edge.protocol.row_store import RowStore
+from starsd_edge.protocol.target_events import DraftArrived
+from starsd_edge.speculation.tree import DraftShape
+
+MAX_ASKED = 16
+"""Requests of one session whose draft is still taken; as many as the hub remembers."""
+MAX_RESYNCS = 8
+"""Resyncs of one session without a draft between them: a hub that asks for the same rows for ever must not fill the
+up-link.
+"""
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
+"""A session that the hub ended is opened anew after these waits (doubling), or later where the hub says so."""
+
+
+@dataclass
+class TargetLink:
+    """What all sessions of one target share.
+
+    Attributes:
+        welcome: the hub's, while this connection is welcomed.
+        ready: the hub's drafter is warm.
+        outbox: (kind, frame) still to be sent, in order.
+        drains: how often the outbox was emptied.
+        refs: sessions whose OPEN is unanswered, by ref.
+        tags: sessions that are open on this connection, by tag.
+    """
+
+    hello: Hello
+    clock: Callable[[], float]
+    counters: WireCounters = field(default_factory=WireCounters)
+    welcome: Welcome | None = None
+    ready: bool = False
+    outbox: list[tuple[str, bytes]] = field(default_factory=list)
+    drains: int = 0
+    refs: dict[int, TargetSession] = field(default_factory=dict)
+    tags: dict[bytes, TargetSession] = field(default_factory=dict)
+    _last_ref: int = 0
+
+    def post(self, message: TargetMessage) -> None:
+        """Send this when the outbox is drained next."""
+        self.outbox.append((kind_of(message), encode(message)))
+
+    def next_ref(self) -> int:
+        """A number for an OPEN."""
+        self._last_ref += 1
+        return self._last_ref
+
+    @property
+    def wants_features(self) -> bool:
+        """Whether rows travel with features."""
+        return self.welcome is not None and self.welcome.feature_codec != "none"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request that went out, and when."""
+
+    base_len: int
+    shape: DraftShape
+    sent_at: float
+
+
+class TargetSession:
+    """One sequence as the hub is told of it.
+
+    Attributes:
+        tag: its name at the hub; kept while the hub is away, for the resume.
+        over: the target has closed it.
+    """
+
+    def __init__(self, link: TargetLink, t_first: int, sampling_kind: str) -> None:
+        self.tag: bytes | None = None
+        self.over = False
+        self._link = link
+        self._t_first = t_first
+        self._sampling_kind = sampling_kind
+        self._store = RowStore(link.hello.feature_width if link.hello.codecs else 0)
+        self._opened = False
+        self._ref: int | None = None
+        self._sent = 0
+        self._epoch = 0
+        self._asked: dict[int, _Asked] = {}
+        self._failures = 0
+        self._retry_at: float | None = None
+        self._resyncs = 0
+        self._resync_drain = -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the hub has it and drafts may be asked for."""
+        return self._opened and self._link.ready
+
+    @property
+    def rows(self) -> int:
+        """Rows appended so far: n, the base_len of the next request."""
+        return len(self._store)
+
+    @property
+    def rows_sent(self) -> int:
+        """Rows that the hub has or that are on their way."""
+        return self._sent
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None = None) -> None:
+        """Rows whose tokens are final. Kept; sent with the next `extend` or `request`.
+
+        Raises:
+            ValueError: HELLO named a feature codec and the features, [len(ids), F], are missing or of another shape.
+        """
+        self._store.append(ids, features)
+
+    def extend(self) -> None:
+        """Send the rows not yet sent, in chunks within the wire's caps, asking nothing. No-op while not open."""
+        if self.is_open:
+            self._send_rows(self.rows)
+        else:
+            self._reopen_if_due()
+
+    def request(self, shape: DraftShape) -> int | None:
+        """Send the rows not yet sent and ask for a tree under the last token; the epoch, or None while not open.
+
+        The shape is cut to what both sides allow and to the context's end. A new request always has a new epoch, also
+        when the last was not answered.
+        """
+        welcome = self._link.welcome
+        if welcome is None or not self.is_open:
+            self._reopen_if_due()
+            return None
+        self._epoch += 1
+        self._ask(self._epoch, self.rows, self._clamp(shape, welcome))
+        if len(self._asked) > MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
+        return self._epoch
+
+    def open(self) -> None:
+        """Send OPEN: the session goes on under its tag, or begins anew without one."""
+        self._ref = self._link.next_ref()
+        self._link.refs[self._ref] = self
+        self._retry_at = None
+        self._link.post(Open(self._ref, 0, self._t_first, "", self._sampling_kind, self.tag))
+
+    def opened(self, message: Opened) -> None:
+        """OPENED came: the rows that the hub lacks go up with the next `extend` or `request`.
+
+        Raises:
+            ProtocolError: the hub claims rows that it was never sent.
+        """
+        self._ref = None
+        held = self.rows if self.tag is not None else 0
+        if self.tag not in {None, message.tag} or message.rows_held > held:
+            raise ProtocolError(
+                MALFORMED, f"the hub claims {message.rows_held} rows of a session that has {held}", "session"
+            )
+        self.tag = message.tag
+        self._sent = message.rows_held
+        self._opened = True
+        self._resyncs = 0
+
+    def suspend(self) -> None:
+        """The connection is gone: what was asked is void; rows and tag stay."""
+        self._opened = False
+        self._ref = None
+        self._asked.clear()
+
+    def forget(self) -> None:
+        """The hub knows nothing of this session any more."""
+        self.suspend()
+        self.tag = None
+        self._sent = 0
+
+    def end(self, retry_after_s: float) -> float:
+        """The hub ended it; the seconds after which it may be opened anew."""
+        self.forget()
+        wait = max(retry_after_s, min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self._failures, 16)))
+        self._failures += 1
+        self._retry_at = self._link.clock() + wait
+        return wait
+
+    def close(self) -> None:
+        """The target is done with it."""
+        self.over = True
+        self._opened = False
+        self._retry_at = None
+        self._asked.clear()
+
+    def resync(self, from_row: int) -> None:
+        """Send again the rows from here on, and the request that lay behind the gap.
+
+        Raises:
+            ProtocolError: the hub asks for rows that were not sent yet (scope "frame"), or again and again (scope
+                "session").
+        """
+        if from_row > self._sent:
+            raise ProtocolError(MALFORMED, f"a resync from row {from_row}, but only {self._sent} were sent")
+        if self._resync_drain == self._link.drains:
+            return
+        self._resyncs += 1
+        if self._resyncs > MAX_RESYNCS:
+            raise ProtocolError(MALFORMED, f"the hub asked {self._resyncs} times for rows that it was sent", "session")
+        self._resync_drain = self._link.drains
+        sent, self._sent = self._sent, from_row
+        if self._epoch in self._asked and self._asked[self._epoch].base_len >= from_row:
+            asked = self._asked[self._epoch]
+            self._ask(self._epoch, asked.base_len, asked.shape)
+        self._send_rows(sent)
+
+    def take(self, draft: Draft, frame_bytes: int) -> DraftArrived | None:
+        """The event of a DRAFT; None when it answers nothing that is still asked.
+
+        Raises:
+            ProtocolError: it is not what was asked for; scope "frame".
+        """
+        asked = self._asked.get(draft.epoch)
+        if asked is None:
+            return None
+        if draft.base_len != asked.base_len:
+            raise ProtocolError(
+                MALFORMED, f"a draft under base_len {draft.base_len} answers a request under {asked.base_len}"
+            )
+        tree = read_tree(draft, asked.shape, self._link.hello.vocab_size)
+        for epoch in [epoch for epoch in self._asked if epoch <= draft.epoch]:
+            del self._asked[epoch]
+        self._failures = self._resyncs = 0
+        return DraftArrived(
+            session=self,
+            epoch=draft.epoch,
+            base_len=draft.base_len,
+            tree=tree,
+            round_trip_us=max(0, round((self._link.clock() - asked.sent_at) * 1e6)),
+            hub_us=draft.hub_us,
+            queue_us=draft.queue_us,
+            service_us=draft.service_us,
+            frame_bytes=frame_bytes,
+        )
+
+    def _clamp(self, shape: DraftShape, welcome: Welcome) -> DraftShape:
+        hello = self._link.hello
+        max_depth = min(hello.max_depth, welcome.max_depth, hello.max_context - self.rows - 1)
+        clamped = shape.clamp(min(hello.max_tree - 1, welcome.max_nodes), max_depth)
+        return DraftShape(clamped.max_nodes, clamped.max_depth, 1 if hello.chains_only else max(1, shape.branching))
+
+    def _ask(self, epoch: int, base_len: int, shape: DraftShape) -> None:
+        """DRAFT_REQUEST with the last chunk of the rows below `base_len`, EXTEND with those before it."""
+        tag = self._open_tag()
+        features = self._link.wants_features
+        last = self._sent
+        while (end := self._store.chunk_end(last, base_len, features)) < base_len:
+            last = end
+        self._send_rows(last)
+        self._asked[epoch] = _Asked(base_len, shape, self._link.clock())
+        self._link.post(
+            DraftRequest(
+                tag=tag,
+                epoch=epoch,
+                base_len=base_len,
+                first_row=last,
+                ids=self._store.ids(last, base_len),
+                max_nodes=shape.max_nodes,
+                max_depth=shape.max_depth,
+                branching=shape.branching,
+                features=self._store.features(last, base_len) if features else None,
+            )
+        )
+        self._sent = base_len
+
+    def _send_rows(self, stop: int) -> None:
+        tag = self._open_tag()
+        features = self._link.wants_features
+        while self._sent < stop:
+            end = self._store.chunk_end(self._sent, stop, features)
+            rows = self._store.features(self._sent, end) if features else None
+            self._link.post(Extend(tag, self._sent, self._store.ids(self._sent, end), rows))
+            self._sent = end
+
+    def _open_tag(self) -> bytes:
+        if self.tag is None:
+            raise AssertionError("a session without a tag is not open")
+        return self.tag
+
+    def _reopen_if_due(self) -> None:
+        if self._link.welcome is not None and self._retry_at is not None and self._link.clock() >= self._retry_at:
+            self.open()
