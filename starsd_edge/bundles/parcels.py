@@ -97,7 +97,7 @@ def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[]
 
 
 def _die_with_parent() -> None:
-    """In the child: let the kernel end it when we are killed, so that it never writes where the next fetch cleans up."""
+    """In the child: let the kernel end it when we are killed, so it never writes where the next fetch cleans up."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

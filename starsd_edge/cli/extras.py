@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_EXTRA_OF = {
+EXTRA_OF = {
     "onnxruntime": "cpu",
     "prometheus_client": "server",
     "torch": "export",
@@ -19,7 +19,7 @@ def missing_extra(module: str | None) -> str | None:
     it is no extra of ours.
     """
     library = (module or "").partition(".")[0]
-    extra = _EXTRA_OF.get(library)
+    extra = EXTRA_OF.get(library)
     if extra is None:
         return None
     return f"this needs {library}, which is not installed: pip install 'starsd-edge[{extra}]'"

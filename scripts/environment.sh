@@ -1,0 +1,84 @@
+# Sourced by test.sh and demo.sh: the virtual environment .venv of this checkout, made and filled once.
+# shellcheck shell=bash
+
+VENV=.venv
+EXTRAS=export,server,cpu
+
+# Make the environment ready. $1: "run" for what the program needs, "test" for the test and lint tools as well.
+# Does nothing, and needs no network, when a stamp says that this was done for the pyproject.toml as it stands.
+prepare_environment() {
+    local purpose=$1
+    [ -x "$VENV/bin/python" ] || make_venv
+    if is_ready "$purpose"; then
+        return
+    fi
+    say_what_is_downloaded "$purpose"
+    # First and alone: pip then takes the CPU build of torch where an index offers one.
+    pip_install torch==2.13.0
+    pip_install --editable ".[$EXTRAS]"
+    if [ "$purpose" = test ]; then
+        pip_install --group test --group lint
+    fi
+    stamp >"$VENV/ready-to-$purpose"
+}
+
+is_ready() {
+    local purpose=$1 mark
+    for mark in "$VENV/ready-to-$purpose" "$VENV/ready-to-test"; do
+        if [ -f "$mark" ] && [ "$(cat "$mark")" = "$(stamp)" ]; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+stamp() {
+    "$VENV/bin/python" -c '
+import hashlib, pathlib, sys
+print(sys.version.split()[0], hashlib.sha256(pathlib.Path("pyproject.toml").read_bytes()).hexdigest())'
+}
+
+make_venv() {
+    local python
+    python=$(find_python)
+    echo "Making the virtual environment $VENV with $($python --version)."
+    "$python" -m venv "$VENV" || {
+        rm -rf "$VENV"
+        fail "$python cannot make a virtual environment: install its venv module (Debian and Ubuntu: apt install python3-venv)"
+    }
+    pip_install "pip>=25.1" # the first that knows dependency groups
+}
+
+# $PYTHON, else python3.11, else a python3 that is new enough.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.11 python3}; do
+        if command -v "$candidate" >/dev/null &&
+            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.10 or newer found: install one, or name it with PYTHON=/path/to/python3"
+}
+
+say_what_is_downloaded() {
+    cat <<'TEXT'
+Installing with pip, from the index that your pip is configured for:
+  torch 2.13.0    about 200 MB where the index offers the CPU build, which is all that is needed here;
+                  the CUDA build that other indexes deliver is about 3 GB with its libraries
+  the rest        about 100 MB (transformers, onnx, onnxruntime, numpy, tokenizers, websockets, ...)
+TEXT
+    if [ "$1" = test ]; then
+        echo "  test tools      about 60 MB (pytest, hypothesis, scipy, mypy, ruff, ...)"
+    fi
+}
+
+pip_install() {
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+}
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
