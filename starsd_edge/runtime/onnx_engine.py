@@ -1,0 +1,187 @@
+"""The ONNX Runtime engine: runs a bundle's graph (`append` strategy) on the CPU.
+
+Each sequence keeps one buffer per layer for K and one for V, token-major, so that its committed rows are one contiguous block that goes to the session
+without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass, field
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.bundles.manifest import Manifest
+from starsd_edge.errors import EngineError
+from starsd_edge.runtime.engine import EngineSpec, Sequence, Step
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+@dataclass
+class OnnxSequence:
+    """KV rows of one sequence on the host.
+
+    Attributes:
+        keys, values: per layer [capacity, H_kv, D] in the KV dtype; the first `length` rows are committed.
+        new_keys, new_values: rows of the last forward pass, until they are committed or replaced.
+    """
+
+    capacity: int
+    keys: list[npt.NDArray[np.generic]]
+    values: list[npt.NDArray[np.generic]]
+    length: int = 0
+    new_keys: list[npt.NDArray[np.generic]] = field(default_factory=list)
+    new_values: list[npt.NDArray[np.generic]] = field(default_factory=list)
+
+
+class OnnxEngine:
+    """An engine over an ONNX Runtime session; use it from one thread at a time."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, manifest: Manifest, allow_inexact: bool = False) -> None:
+        """Args:
+        session: of the bundle's graph.
+        manifest: the bundle's.
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        """
+        graph, model = manifest.graph, manifest.model
+        if graph.kv_strategy != "append":
+            raise EngineError(f"this engine runs graphs with the KV strategy append, not {graph.kv_strategy}")
+        self._session = session
+        self._layers = range(model.n_layers)
+        self._row = (model.n_kv_heads, model.head_dim)
+        self._dtype = np.dtype(graph.kv_dtype)
+        self._outputs = graph_outputs(model.n_layers)
+        self._spec = EngineSpec(
+            vocab_size=model.vocab_size,
+            feature_kind=graph.feature_kind,
+            feature_width=graph.feature_width,
+            max_context=model.max_context,
+            max_tree=graph.max_tree,
+            max_chunk=graph.max_chunk,
+            kv_dtype=graph.kv_dtype,
+            exact_trees=graph.exact_trees or allow_inexact,
+            source_fp=manifest.fingerprints.source_fp,
+        )
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What this engine is."""
+        return self._spec
+
+    def open(self, capacity: int) -> OnnxSequence:
+        """A new, empty sequence. The buffers are zeroed pages that cost memory once they are written."""
+        if not 0 < capacity <= self._spec.max_context:
+            raise EngineError(f"a sequence of {capacity} tokens does not fit a context of {self._spec.max_context}")
+        shape = (capacity, *self._row)
+        keys = [np.zeros(shape, self._dtype) for _ in self._layers]
+        return OnnxSequence(capacity, keys, [np.zeros(shape, self._dtype) for _ in self._layers])
+
+    def forward(
+        self,
+        seq: Sequence,
+        tokens: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        tree_mask: npt.NDArray[np.bool_],
+        logits_rows: ListLike[int] | None = None,
+    ) -> Step:
+        """See `Engine.forward`."""
+        seq = _own(seq)
+        rows = len(tokens)
+        limit = max(self._spec.max_tree, self._spec.max_chunk)
+        if not 0 < rows <= limit:
+            raise EngineError(f"a pass takes 1 to {limit} tokens, not {rows}")
+        wanted = range(rows) if logits_rows is None else logits_rows
+        feeds: dict[str, npt.NDArray[np.generic]] = {
+            "input_ids": np.ascontiguousarray(tokens, np.int64),
+            "position_ids": np.ascontiguousarray(positions, np.int64),
+            "tree_mask": np.ascontiguousarray(tree_mask, np.bool_),
+            "logits_idx": np.fromiter(wanted, np.int64),
+        }
+        for layer in self._layers:
+            feeds[f"past_k_{layer}"] = seq.keys[layer][: seq.length]
+            feeds[f"past_v_{layer}"] = seq.values[layer][: seq.length]
+        logits, features, *new = self._session.run(self._outputs, feeds)
+        seq.new_keys, seq.new_values = new[: len(self._layers)], new[len(self._layers) :]
+        return Step(logits, features)
+
+    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
+        """See `Engine.commit`."""
+        seq = _own(seq)
+        if not seq.new_keys:
+            raise EngineError("nothing to commit: each forward pass can be committed once")
+        end = seq.length + len(rows)
+        if end > seq.capacity:
+            raise EngineError(f"the sequence is full: {end} tokens do not fit {seq.capacity}")
+        kept = slice(0, len(rows)) if list(rows) == list(range(len(rows))) else np.asarray(rows, np.int64)
+        for layer in self._layers:
+            seq.keys[layer][seq.length : end] = seq.new_keys[layer][kept]
+            seq.values[layer][seq.length : end] = seq.new_values[layer][kept]
+        seq.length = end
+        seq.new_keys, seq.new_values = [], []
+
+    def truncate(self, seq: Sequence, length: int) -> None:
+        """See `Engine.truncate`."""
+        seq = _own(seq)
+        if not 0 <= length <= seq.length:
+            raise EngineError(f"cannot truncate {seq.length} committed tokens to {length}")
+        seq.length = length
+        seq.new_keys, seq.new_values = [], []
+
+
+def graph_inputs(layers: int) -> list[str]:
+    """Names of the graph's inputs, in order."""
+    past = [f"past_{kind}_{layer}" for kind in "kv" for layer in range(layers)]
+    return ["input_ids", "position_ids", "tree_mask", "logits_idx", *past]
+
+
+def graph_outputs(layers: int) -> list[str]:
+    """Names of the graph's outputs, in order."""
+    return ["logits", "features", *(f"new_{kind}_{layer}" for kind in "kv" for layer in range(layers))]
+
+
+def open_session(model: Path, threads: int | None = None, spinning: bool = False) -> onnxruntime.InferenceSession:
+    """A CPU session for a graph file.
+
+    Args:
+        threads: intra-op threads; None takes ONNX Runtime's choice, one per core.
+        spinning: let idle pool threads spin. Several processes on one machine starve each other when they do.
+
+    Raises:
+        EngineError: the graph cannot be loaded, or both ONNX Runtime distributions are installed.
+    """
+    import onnxruntime
+
+    _refuse_two_distributions()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads or 0
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
+    try:
+        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's own exceptions share no useful base
+        reason = " ".join(str(error).split())[:300]
+        raise EngineError(f"ONNX Runtime cannot load {model}: {reason}; export the bundle again") from error
+
+
+def _refuse_two_distributions() -> None:
+    # Both write the same package folder, and the CPU one wins silently.
+    found = set(packages_distributions().get("onnxruntime", ()))
+    if len(found) > 1:
+        names = " and ".join(sorted(found))
+        raise EngineError(
+            f"{names} are both installed and overwrite each other: pip uninstall -y {' '.join(sorted(found))}, "
+            "then install one of starsd-edge[cpu] and starsd-edge[cuda]"
+        )
+
+
+def _own(seq: Sequence) -> OnnxSequence:
+    if not isinstance(seq, OnnxSequence):
+        raise EngineError("this sequence was opened by another engine")
+    return seq

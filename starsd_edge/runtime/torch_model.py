@@ -1,0 +1,123 @@
+"""transformers' own model classes behind the graph contract (contract 1, `append` strategy).
+
+The model class stays transformers'; what is ours is the cache that it writes to and the attention function that it calls. New K and V are cast to the KV
+dtype before attention reads them, so that a token sees the same bits from the cache and from its own pass. The exporter traces this module to ONNX and
+the torch engine runs it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+ATTENTION_NAME = "starsd_append"
+OUT_OF_SIGHT = torch.finfo(torch.float32).min
+
+
+class AppendCache(Cache):  # type: ignore[misc]
+    """Past rows in, new rows out: every layer reads past and new together and keeps nothing.
+
+    Args:
+        past_keys, past_values: per layer [S, H_kv, D] in the KV dtype.
+    """
+
+    def __init__(self, past_keys: Sequence[torch.Tensor], past_values: Sequence[torch.Tensor]) -> None:
+        super().__init__(layers=[DynamicLayer() for _ in past_keys])
+        self.past_keys = past_keys
+        self.past_values = past_values
+        self.new_keys: list[torch.Tensor] = []
+        self.new_values: list[torch.Tensor] = []
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[1, H_kv, T, D] in; past and new together as [H_kv, S + T, D] in the model's dtype out."""
+        keys, new_keys = _append(self.past_keys[layer_idx], key_states)
+        values, new_values = _append(self.past_values[layer_idx], value_states)
+        self.new_keys.append(new_keys)
+        self.new_values.append(new_values)
+        return keys, values
+
+
+def _append(past: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    new = states[0].transpose(0, 1).contiguous().to(past.dtype)
+    return torch.cat((past, new), dim=0).to(states.dtype).transpose(0, 1), new
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention over grouped heads without repeating K and V.
+
+    Args:
+        query: [1, H, T, D].
+        key, value: [H_kv, S + T, D].
+        attention_mask: bool [1, 1, T, S + T], True where a row sees a column.
+
+    Returns:
+        [1, T, H, D].
+    """
+    _, heads, rows, width = query.shape
+    kv_heads = key.shape[0]
+    grouped = query.contiguous().view(kv_heads, (heads // kv_heads) * rows, width)
+    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, heads // kv_heads, rows, -1)
+    scores = torch.where(attention_mask, scores.float(), OUT_OF_SIGHT)
+    weights = torch.softmax(scores, dim=-1).to(query.dtype)
+    mixed = torch.matmul(weights.view(kv_heads, (heads // kv_heads) * rows, -1), value)
+    return mixed.reshape(1, heads, rows, width).transpose(1, 2), None
+
+
+class TargetGraph(torch.nn.Module):
+    """A causal language model of transformers as the function that contract 1 describes."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, grouped_attention)
+        model.set_attn_implementation(ATTENTION_NAME)
+        self.model = model
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        tree_mask: torch.Tensor,
+        logits_idx: torch.Tensor,
+        past_keys: list[torch.Tensor],
+        past_values: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """One pass of T new tokens over S committed ones.
+
+        Args:
+            input_ids, position_ids: int64 [T].
+            tree_mask: bool [T, T].
+            logits_idx: int64 [R].
+            past_keys, past_values: per layer [S, H_kv, D] in the KV dtype.
+
+        Returns:
+            logits float32 [R, V], features float16 [T, F], new K and V rows per layer [T, H_kv, D] in the KV dtype.
+        """
+        past_len = past_keys[0].shape[0]
+        seen = torch.ones((input_ids.shape[0], past_len), dtype=torch.bool, device=input_ids.device)
+        mask = torch.cat((seen, tree_mask), dim=1)[None, None]
+        cache = AppendCache(past_keys, past_values)
+        output = self.model.base_model(
+            input_ids=input_ids[None],
+            attention_mask=mask,
+            position_ids=position_ids[None],
+            cache=cache,
+            use_cache=True,
+        )
+        hidden = output.last_hidden_state[0]
+        logits = self.model.get_output_embeddings()(hidden[logits_idx]).float()
+        return logits, hidden.to(torch.float16), cache.new_keys, cache.new_values
