@@ -1,6 +1,7 @@
 """Fingerprints: what two parties must share before one's drafts can fit the other.
 
-All are sha256 hex digests of canonical JSON (sorted keys, no spaces), so that they depend on what a thing is and not on the file it came in.
+All are sha256 hex digests of canonical JSON (sorted keys, no spaces), so that they depend on what a thing is and not
+on the file it came in.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 
 def tokenizer_fingerprint(tokenizer: Mapping[str, Any]) -> str:
-    """Fingerprint of a tokenizer from the contents of its tokenizer.json: id -> piece, merges, special ids, and how text is split before merging.
+    """Fingerprint of a tokenizer from the contents of its tokenizer.json: id -> piece, merges, special ids, and how
+    text is split before merging.
 
-    What does not change ids (padding, truncation, the decoder's settings, post-processing, the way merges are written) does not count.
+    What does not change ids (padding, truncation, the decoder's settings, post-processing, the way merges are written)
+    does not count.
     """
     model = tokenizer["model"]
     pieces = {index: piece for piece, index in _vocabulary(model)}
@@ -44,7 +47,9 @@ def source_fingerprint(config: Mapping[str, Any], tensors: Mapping[str, str]) ->
 
 
 def feature_fingerprint(source_fp: str, kind: str, width: int, tap_layers: Sequence[int] = ()) -> str:
-    """Fingerprint of the features a graph gives: of which checkpoint, of which kind, tapped where (layer ids in EAGLE's numbering), how wide."""
+    """Fingerprint of the features a graph gives: of which checkpoint, of which kind, tapped where (layer ids in
+    EAGLE's numbering), how wide.
+    """
     return _digest({"source": source_fp, "kind": kind, "layers": list(tap_layers), "width": width})
 
 

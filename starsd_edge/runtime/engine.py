@@ -1,7 +1,8 @@
 """The Engine contract: what the decode loop and the causal-lm drafter need of a model, whatever runs it.
 
-The KV cache of a sequence is a table with a row per committed token. `forward` computes T new rows on top of the committed ones and keeps them aside;
-`commit` appends those that proved right, in order; the rest are dropped by not being committed. Nothing is rolled back.
+The KV cache of a sequence is a table with a row per committed token. `forward` computes T new rows on top of the
+committed ones and keeps them aside; `commit` appends those that proved right, in order; the rest are dropped by not
+being committed. Nothing is rolled back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class EngineSpec:
         max_tree: most rows T of one verify pass, the root included. Prefill chunks may be larger: `max_chunk`.
         max_chunk: most rows T of one prefill chunk.
         kv_dtype: "float16" or "float32".
-        exact_trees: whether a tree's rows carry the same bits as one-token steps up to the bounds of the exactness suite; False asks for chains.
+        exact_trees: whether a tree's rows carry the same bits as one-token steps up to the bounds of the exactness
+            suite; False asks for chains.
         source_fp: fingerprint of the checkpoint the engine was made from.
     """
 
@@ -101,14 +103,17 @@ class Engine(Protocol):
         """
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
-        """Append these rows of the last `forward` of this sequence to its KV, in this order. May be called once per forward.
+        """Append these rows of the last `forward` of this sequence to its KV, in this order. May be called once per
+        forward.
 
         Raises:
             EngineError: the sequence is full.
         """
 
     def truncate(self, seq: Sequence, length: int) -> None:
-        """Forget the committed rows from `length` on. For drafters, whose own guesses were committed; a target never needs it."""
+        """Forget the committed rows from `length` on. For drafters, whose own guesses were committed; a target never
+        needs it.
+        """
 
 
 def causal_mask(tokens: int) -> npt.NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """The ONNX Runtime engine: runs a bundle's graph (`append` strategy) on the CPU.
 
-Each sequence keeps one buffer per layer for K and one for V, token-major, so that its committed rows are one contiguous block that goes to the session
-without a copy.
+Each sequence keeps one buffer per layer for K and one for V, token-major, so that its committed rows are one
+contiguous block that goes to the session without a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The torch engine: the reference that every other engine is compared with. It runs the very module that the exporter traces."""
+"""The torch engine: the reference that every other engine is compared with. It runs the very module that the exporter
+traces.
+"""
 
 from __future__ import annotations
 

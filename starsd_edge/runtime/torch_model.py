@@ -1,8 +1,8 @@
 """transformers' own model classes behind the graph contract (contract 1, `append` strategy).
 
-The model class stays transformers'; what is ours is the cache that it writes to and the attention function that it calls. New K and V are cast to the KV
-dtype before attention reads them, so that a token sees the same bits from the cache and from its own pass. The exporter traces this module to ONNX and
-the torch engine runs it as it is.
+The model class stays transformers'; what is ours is the cache that it writes to and the attention function that it
+calls. New K and V are cast to the KV dtype before attention reads them, so that a token sees the same bits from the
+cache and from its own pass. The exporter traces this module to ONNX and the torch engine runs it as it is.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def grouped_attention(
     return mixed.reshape(1, heads, rows, width).transpose(1, 2), None
 
 
-class TargetGraph(torch.nn.Module):
+class TargetGraph(torch.nn.Module):  # type: ignore[misc]
     """A causal language model of transformers as the function that contract 1 describes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
