@@ -7,24 +7,21 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_features
+from starsd_edge.protocol.checks import ProtocolError, check_ids, read_features
 from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
 from starsd_edge.protocol.codes import (
     BASE_LEN,
     CLOSE_CODES,
     CLOSE_POLICY,
-    CODEC,
     MALFORMED,
     MAX_OFFENCES,
     OFFENCES,
     OUT_OF_ORDER,
     TOO_MANY_SESSIONS,
     UNKNOWN_SESSION,
-    VERSION,
 )
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.hub_actions import (
-    DropSession,
     Feed,
     HangUp,
     HubAction,
@@ -35,10 +32,9 @@ from starsd_edge.protocol.hub_actions import (
     Refusal,
     Send,
 )
-from starsd_edge.protocol.hub_sessions import HubSession, Pending, SessionTable, Terms
+from starsd_edge.protocol.hub_handshake import Terms, shake_hands
+from starsd_edge.protocol.hub_sessions import HubSession, Pending, SessionTable
 from starsd_edge.protocol.messages import (
-    MAX_TREE_NODES,
-    WIRE_VERSION,
     Close,
     Closed,
     Draft,
@@ -52,12 +48,9 @@ from starsd_edge.protocol.messages import (
     Ready,
     Resync,
     TargetMessage,
-    Welcome,
 )
 from starsd_edge.speculation.tree import DraftShape
 
-VERSIONS = (WIRE_VERSION,)
-"""Wire versions this hub speaks."""
 MAX_CLOSE_REASON_BYTES = 123
 """What a WebSocket close frame has room for."""
 SESSIONS_RETRY_MS = 5_000
@@ -133,41 +126,14 @@ class HubConnection:
     def _hello(self, hello: Hello) -> list[HubAction]:
         if self.terms is not None:
             return self._give_up(OUT_OF_ORDER, "a second HELLO; open a new connection to begin anew")
-        version = max(set(VERSIONS) & set(hello.versions), default=None)
-        if version is None:
-            ours, theirs = ", ".join(map(str, VERSIONS)), ", ".join(map(str, hello.versions))
-            return self._give_up(VERSION, f"no common wire version: the hub speaks {ours}, the target {theirs}")
-        hello = _cleaned(hello)
-        offer = self._hub.offer(hello)
-        if isinstance(offer, Offer) and offer.feature_codec not in {"none", *hello.codecs}:
-            known = ", ".join(hello.codecs) or "none"
-            offer = Refusal(
-                CODEC, f"drafter {offer.drafter} wants {offer.feature_codec} features, the target sends {known}"
-            )
-        if isinstance(offer, Refusal):
-            return self._give_up(offer.code, offer.message, offer.retry_after_ms)
-        limits = self._hub.limits
-        max_nodes = min(limits.max_nodes, MAX_TREE_NODES)
-        self.terms = Terms.settle(hello, offer, max_nodes, limits.max_depth, limits.max_context)
+        settled = shake_hands(hello, self._hub.hub_id, self._hub.offer, self._hub.limits)
+        if isinstance(settled, Refusal):
+            return self._give_up(settled.code, settled.message, settled.retry_after_ms)
+        self.terms, welcome = settled
         self._hub.connections[self] = None
-        actions: list[HubAction] = [
-            self.send(
-                Welcome(
-                    version=version,
-                    hub_id=self._hub.hub_id,
-                    drafter=offer.drafter,
-                    drafter_fp=offer.drafter_fp,
-                    feature_codec=offer.feature_codec,
-                    heartbeat_s=limits.heartbeat_s,
-                    max_sessions=limits.max_sessions_per_connection,
-                    max_nodes=self.terms.max_nodes,
-                    max_depth=self.terms.max_depth,
-                    notice=offer.notice[:1024],
-                )
-            )
-        ]
-        if offer.drafter in self._hub.warm:
-            actions.append(self.send(Ready(offer.drafter)))
+        actions: list[HubAction] = [self.send(welcome)]
+        if self.terms.drafter in self._hub.warm:
+            actions.append(self.send(Ready(self.terms.drafter)))
         return actions
 
     def _converse(self, message: TargetMessage, terms: Terms, now: float) -> list[HubAction]:
@@ -232,7 +198,7 @@ class HubConnection:
                 "session",
                 SESSIONS_RETRY_MS,
             )
-        return [self._drop(away)]
+        return [self._hub.table.remove(away)]
 
     def _check_own_room(self) -> None:
         limit = self._hub.limits.max_sessions_per_connection
@@ -296,7 +262,7 @@ class HubConnection:
         session = self._hub.table.owned(message.tag, self.owner)
         if session is None:
             return [self.send(Closed(message.tag, 0))]
-        return [self._drop(session), self.send(Closed(message.tag, session.rows_kept))]
+        return [self._hub.table.remove(session), self.send(Closed(message.tag, session.rows_kept))]
 
     def _peer_error(self, message: Error) -> list[HubAction]:
         """An ERROR is never answered with one."""
@@ -305,7 +271,7 @@ class HubConnection:
             return [HangUp(self, CLOSE_POLICY, "the target gave this connection up")]
         session = self._session(message.tag) if message.tag is not None else None
         if message.scope == "session" and session is not None:
-            return [self._drop(session)]
+            return [self._hub.table.remove(session)]
         self._hub.counters.dropped["peer_error"] += 1
         return []
 
@@ -319,12 +285,6 @@ class HubConnection:
         self._hub.table.come_back(session)
         self._sessions[session.key] = session
 
-    def _drop(self, session: HubSession) -> DropSession:
-        if session.connection is not None:
-            session.connection.detach(session)
-        self._hub.table.remove(session)
-        return DropSession(session.key)
-
     def _refuse(
         self, error: ProtocolError, tag: bytes | None = None, epoch: int = 0, ref: int | None = None
     ) -> list[HubAction]:
@@ -334,7 +294,7 @@ class HubConnection:
         actions: list[HubAction] = []
         session = self._session(tag) if tag is not None and ref is None else None
         if error.scope == "session" and session is not None:
-            actions.append(self._drop(session))
+            actions.append(self._hub.table.remove(session))
         actions.append(
             self.send(Error(error.code, error.message[:1024], error.scope, tag, epoch, error.retry_after_ms, ref))
         )
@@ -357,16 +317,3 @@ class HubConnection:
     def _end(self) -> None:
         self._over = True
         self._hub.connections.pop(self, None)
-
-
-def _cleaned(hello: Hello) -> Hello:
-    """The HELLO with names fit for logs and terminals."""
-    return msgspec.structs.replace(
-        hello,
-        target=printable(hello.target),
-        tokenizer_fp=printable(hello.tokenizer_fp),
-        source_fp=printable(hello.source_fp),
-        feature_fp=printable(hello.feature_fp),
-        feature_kind=printable(hello.feature_kind),
-        codecs=[printable(codec) for codec in hello.codecs],
-    )

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from starsd_edge.protocol.checks import ProtocolError
 from starsd_edge.protocol.codes import CONTEXT_FULL, MALFORMED, ROW_CONFLICT
-from starsd_edge.protocol.hub_actions import Offer, SessionView
-from starsd_edge.protocol.messages import Draft, Hello
+from starsd_edge.protocol.hub_actions import DropSession, SessionView
+from starsd_edge.protocol.hub_handshake import Terms
+from starsd_edge.protocol.messages import Draft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 
@@ -30,54 +31,6 @@ ran.
 """
 RESYNC_REPEAT_S = 1.0
 """Every frame behind a gap meets the same gap; one RESYNC answers them all unless nothing comes of it for this long."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What HELLO and WELCOME settled: binds a session, and a connection that wants to go on with it must have settled
-    the same.
-
-    Attributes:
-        max_nodes: most nodes of any draft for this target.
-        max_depth: most levels, before the context's end is looked at.
-        max_context: most tokens of a session, root included.
-    """
-
-    target: str
-    vocab_size: int
-    tokenizer_fp: str
-    feature_fp: str
-    feature_width: int
-    drafter: str
-    drafter_fp: str
-    feature_codec: str
-    max_nodes: int
-    max_depth: int
-    max_context: int
-    chains_only: bool
-
-    @classmethod
-    def settle(cls, hello: Hello, offer: Offer, max_nodes: int, max_depth: int, max_context: int) -> Terms:
-        """The terms between this target and a hub with these limits."""
-        return cls(
-            target=hello.target,
-            vocab_size=hello.vocab_size,
-            tokenizer_fp=hello.tokenizer_fp,
-            feature_fp=hello.feature_fp,
-            feature_width=hello.feature_width,
-            drafter=offer.drafter,
-            drafter_fp=offer.drafter_fp,
-            feature_codec=offer.feature_codec,
-            max_nodes=min(max_nodes, hello.max_tree - 1),
-            max_depth=min(max_depth, hello.max_depth),
-            max_context=min(max_context, hello.max_context),
-            chains_only=hello.chains_only,
-        )
-
-    def clamp(self, shape: DraftShape, base_len: int) -> DraftShape:
-        """The shape that a draft under the root at `base_len` may have."""
-        clamped = shape.clamp(self.max_nodes, min(self.max_depth, self.max_context - base_len - 1))
-        return DraftShape(clamped.max_nodes, clamped.max_depth, 1 if self.chains_only else max(1, shape.branching))
 
 
 @dataclass(frozen=True)
@@ -226,11 +179,14 @@ class SessionTable:
         session = self._by_tag.get(tag)
         return session if session is not None and session.owner == owner else None
 
-    def remove(self, session: HubSession) -> None:
-        """Forget a session."""
+    def remove(self, session: HubSession) -> DropSession:
+        """Forget a session; the action that tells the drafter."""
+        if session.connection is not None:
+            session.connection.detach(session)
         del self._by_key[session.key]
         del self._by_tag[session.tag]
         self._away.pop(session.key, None)
+        return DropSession(session.key)
 
     def leave(self, session: HubSession, now: float) -> None:
         """Its connection is gone."""

@@ -25,7 +25,7 @@ from starsd_edge.protocol.hub_actions import (
     SessionView,
 )
 from starsd_edge.protocol.hub_connection import HubConnection, HubState
-from starsd_edge.protocol.hub_sessions import HubSession, SessionTable
+from starsd_edge.protocol.hub_sessions import SessionTable
 from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
 from starsd_edge.speculation.tree import DraftTree
 
@@ -112,7 +112,7 @@ class HubProtocol:
         if held is None:
             return []
         connection = held.connection
-        actions: list[HubAction] = [self._drop(held)]
+        actions: list[HubAction] = [self._state.table.remove(held)]
         if connection is not None:
             actions.append(connection.send(Error(DRAFTER_FAILED, message[:1024], "session", held.tag, epoch)))
         return actions
@@ -135,12 +135,6 @@ class HubProtocol:
         actions: list[HubAction] = []
         away = self._state.table.longest_away()
         while away is not None and now - away.away_since > self._state.limits.resume_grace_s:
-            actions.append(self._drop(away))
+            actions.append(self._state.table.remove(away))
             away = self._state.table.longest_away()
         return actions
-
-    def _drop(self, session: HubSession) -> DropSession:
-        if session.connection is not None:
-            session.connection.detach(session)
-        self._state.table.remove(session)
-        return DropSession(session.key)
