@@ -1,6 +1,7 @@
 """When to try the hub again: full jitter under a ceiling that doubles, back to the least only after good service.
 
-A hub that accepts and hangs up at once has not served, so it is not hammered; after a long good connection the first try comes within 0.2 s.
+A hub that accepts and hangs up at once has not served, so it is not hammered; after a long good connection the first
+try comes within 0.2 s.
 """
 
 from __future__ import annotations

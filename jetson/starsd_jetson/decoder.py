@@ -1,10 +1,10 @@
 """The decode loop: prefill, then rounds of draft, verify, commit, until a stop rule ends the answer.
 
-Plain decoding is this same loop with empty trees. Every token is the target's own choice from its own logits (`verify`), so the answer does not depend
-on what the draft source gives; a tree that does not fit is cut to fit.
+Plain decoding is this same loop with empty trees. Every token is the target's own choice from its own logits
+(`verify`), so the answer does not depend on what the draft source gives; a tree that does not fit is cut to fit.
 
-Lengths: with n committed tokens (`base_len`) and the root t_n, the sequence has n + 1 tokens. A verify pass over a tree of depth d fills the KV up to
-n + 1 + d rows and emits at most d + 1 tokens.
+Lengths: with n committed tokens (`base_len`) and the root t_n, the sequence has n + 1 tokens. A verify pass over a tree
+of depth d fills the KV up to n + 1 + d rows and emits at most d + 1 tokens.
 """
 
 from __future__ import annotations
@@ -88,11 +88,6 @@ class Answer:
     prefill_s: float
     decode_s: float
 
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens after the first per second of decoding; 0 when there were none."""
-        return max(0, len(self.token_ids) - 1) / self.decode_s if self.decode_s > 0 else 0.0
-
 
 def decode(
     engine: Engine,
@@ -143,7 +138,9 @@ def check_prompt(request: Request) -> None:
 
 
 def fit(tree: DraftTree, shape: DraftShape, vocab_size: int) -> DraftTree:
-    """What of this tree may be verified: within the shape, a chain where one was asked for, and only if every id exists."""
+    """What of this tree may be verified: within the shape, a chain where one was asked for, and only if every id
+    exists.
+    """
     if len(tree) and not 0 <= int(tree.tokens.min()) <= int(tree.tokens.max()) < vocab_size:
         return DraftTree.empty()
     if shape.branching == 1 and not tree.is_chain:
@@ -228,9 +225,9 @@ class _Answering:
 
     def answer(self) -> Answer:
         """The answer as it stands, with the text that was held back."""
-        tail = self.stream.finish()
-        if tail:
-            self._deliver(Piece(tail, (), ()))
+        self._deliver(Piece(self.stream.finish(), (), ()))
+        if self.stream.stopped:  # perhaps only now: the last characters may have waited for their bytes
+            self.finish_reason = "stop"
         return Answer(
             token_ids=tuple(self.tokens),
             text="".join(self.text),
@@ -242,7 +239,9 @@ class _Answering:
         )
 
     def _round_shape(self, ahead: int = 0) -> DraftShape:
-        """The largest tree worth verifying next, `ahead` rows from now: within the KV, and no deeper than the tokens that may still be emitted."""
+        """The largest tree worth verifying next, `ahead` rows from now: within the KV, and no deeper than the tokens
+        that may still be emitted.
+        """
         base_len = self.seq.length + ahead
         tokens_left = self.request.max_tokens - len(self.tokens)
         return self.shape.clamp(self.shape.max_nodes, min(self.request.context - base_len - 1, tokens_left - 1))

@@ -1,7 +1,7 @@
 """Where drafts come from: nowhere, the target's own n-grams, or the hub.
 
-A source is told every true token and may be asked for a tree under the last one. Whatever it gives back changes the speed of the answer and never
-its text, so a source may fail, be late or lie; it must only not stall.
+A source is told every true token and may be asked for a tree under the last one. Whatever it gives back changes the
+speed of the answer and never its text, so a source may fail, be late or lie; it must only not stall.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class DraftSource(Protocol):
         """An answer begins whose first token (of the prompt) is `t_first`; `sampling_kind` is "greedy" or "sampled"."""
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
-        """True rows, in order: row i is the token at position i + 1 and the feature (float16 [len(ids), F]) of position i."""
+        """True rows, in order: row i is the token at position i + 1 and the feature (float16 [len(ids), F]) of position
+        i.
+        """
 
     def extend(self) -> None:
         """More rows will come before a draft is wanted; a source that sends them elsewhere may do so now."""

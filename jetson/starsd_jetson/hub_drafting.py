@@ -1,7 +1,8 @@
 """Drafts from the hub, with something to fall back on.
 
-One request is outstanding at a time. A draft that comes in time is used as it is; for a late one the answer has gone on, so it is rebased onto
-what was emitted meanwhile and used if anything of it is left. Whenever the hub has nothing for the present root, the fallback drafts.
+One request is outstanding at a time. A draft that comes in time is used as it is; for a late one the answer has gone
+on, so it is rebased onto what was emitted meanwhile and used if anything of it is left. Whenever the hub has nothing
+for the present root, the fallback drafts.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ class Asked:
 
 
 class DraftChannel(Protocol):
-    """One answer's session at the hub. No call blocks but `wait`; all of them do nothing useful while the hub is away, and none fails."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether drafts may be asked for, and one asked for before may still come."""
+    """One answer's session at the hub. No call blocks but `wait`; all of them do nothing useful while the hub is away,
+    and none fails.
+    """
 
     @property
     def pending(self) -> int | None:
-        """Epoch of the request that is still to be answered; None when there is none or its answer was lost with the connection."""
+        """Epoch of the request that is still to be answered; None when there is none or its answer was lost with the
+        connection.
+        """
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """True rows, in order."""
@@ -49,7 +50,12 @@ class DraftChannel(Protocol):
         """Send the rows not yet sent and ask for a tree under the last token; None while that is not possible."""
 
     def wait(self, timeout_s: float) -> DraftArrived | None:
-        """The newest draft not yet taken, waiting for it at most this long; None at once when the pending one cannot come any more."""
+        """The newest draft not yet taken, waiting for it at most this long; None at once when the pending one cannot
+        come any more.
+        """
+
+    def give_up(self) -> None:
+        """The pending request is not waited for any more; its draft may still come and be taken."""
 
     def close(self) -> None:
         """The answer is over."""
@@ -155,7 +161,7 @@ class HubDrafts:
         return self._collect(0.0)
 
     def _collect(self, timeout_s: float) -> Draft | None:
-        """What is left, under the present root, of the next draft to arrive; None when nothing came or nothing is left."""
+        """What is left, under the present root, of the next draft to arrive; None when that is nothing."""
         arrived = self._channel.wait(timeout_s) if self._channel is not None else None
         if arrived is None:
             return None
@@ -178,7 +184,7 @@ class HubDrafts:
         """Ask anew, under a higher epoch, once the outstanding request has been silent for too long."""
         if channel.pending is not None and self._clock() - self._asked_at > self._patience.silence_s:
             self._patience.given_up()
-            channel.forget()
+            channel.give_up()
 
     def _note_own_round(self) -> None:
         if self._taken_at is not None:

@@ -1,9 +1,9 @@
 """How long a round may wait for the hub's draft before it goes on without.
 
-A wait is a bet: a tree of depth d can save at most d of the target's own rounds. So the wait is bounded by what drafts took so far, by a multiple
-of what the tree could save, and by a fixed cap; a hub that is slower than that on average is not waited for at all, and its late trees
-are rebased. Requests that are never answered halve the next wait and double the time until the next request: a dead hub costs less than
-twice the first wait, however long the answer.
+A wait is a bet: a tree of depth d can save at most d of the target's own rounds. So the wait is bounded by what drafts
+took so far, by a multiple of what the tree could save, and by a fixed cap; a hub that is slower than that on average is
+not waited for at all, and its late trees are rebased. Requests that are never answered halve the next wait and double
+the time until the next request: a dead hub costs less than twice the first wait, however long the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ LEAST_WAIT_S = 0.02
 MOST_WAIT_S = 1.0
 """A reader sees a pause longer than this as a stall."""
 WORTH = 4
-"""Wait up to this many times what the best tree saves: where hub and targets share cores, all of them slow down together."""
+"""Wait up to this many times what the best tree saves: where hub and targets share cores, all of them slow down
+together.
+"""
 LEAST_WORTH_S = 0.05
 """Shorter waits than this disturb nobody, however fast the target is."""
 FIRST_SILENCE_S = 1.0

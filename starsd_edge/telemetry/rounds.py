@@ -1,7 +1,7 @@
 """What the rounds of an answer did, as data: drafted, accepted, emitted, sent and waited for.
 
-Two averages are in use in the field and easily confused, so both are always kept: `accepted_per_round` counts accepted draft tokens only,
-`tokens_per_round` also the bonus token that the target itself adds.
+Two averages are in use in the field and easily confused, so both are always kept: `accepted_per_round` counts accepted
+draft tokens only, `tokens_per_round` also the bonus token that the target itself adds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Round:
         origin: what drafted: `HUB`, `NGRAM` (the target itself) or `NONE` (no draft, a plain step).
         drafted: nodes of the tree that was verified.
         accepted: nodes on the accepted path, also those behind the end of the answer.
-        levels_offered: levels at which acceptance was tried: `accepted`, and one more when the last accepted node had children.
+        levels_offered: levels at which acceptance was tried: `accepted`, and one more when the last accepted node had
+            children.
         emitted: tokens the answer gained.
         late: the tree had missed its own round and was rebased.
         bytes_up: payload of the draft request sent in this round.
@@ -46,7 +47,9 @@ class Round:
 
 @dataclass
 class RoundStats:
-    """Sums over the rounds of one answer or of many. The first token of an answer comes from the prefill and belongs to no round."""
+    """Sums over the rounds of one answer or of many. The first token of an answer comes from the prefill and belongs to
+    no round.
+    """
 
     rounds: int = 0
     drafted: int = 0
@@ -122,7 +125,9 @@ class RoundStats:
 
     @property
     def survival(self) -> list[float]:
-        """By level: share of rounds whose accepted path reached it, among those that reached the level above and were offered a child there."""
+        """By level: share of rounds whose accepted path reached it, among those that reached the level above and were
+        offered a child there.
+        """
         return [_ratio(hits, trials) for hits, trials in zip(self.level_hits, self.level_trials, strict=True)]
 
     @property

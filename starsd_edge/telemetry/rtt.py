@@ -1,6 +1,7 @@
 """Round-trip times: a smoothed estimate of our own measurements, and what the kernel knows of a TCP connection.
 
-A WebSocket ping is no measure of the network: it waits behind our own event loop and behind whatever is being sent. The kernel's estimate is.
+A WebSocket ping is no measure of the network: it waits behind our own event loop and behind whatever is being sent. The
+kernel's estimate is.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class SocketOptions(Protocol):
 
 
 def read_tcp_rtt(sock: SocketOptions) -> TcpRtt | None:
-    """The kernel's round-trip times of this connection; None where it does not tell them (other systems, sockets that are not TCP, closed ones)."""
+    """The kernel's round-trip times of this connection; None where it does not tell them (other systems, sockets that
+    are not TCP, closed ones).
+    """
     try:
         info = sock.getsockopt(_IPPROTO_TCP, _TCP_INFO_OPTION, _TCP_INFO_BYTES)
     except OSError:

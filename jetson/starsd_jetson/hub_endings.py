@@ -1,0 +1,52 @@
+"""Why a connection to the hub ended or never stood, in words for the user, and whether to try again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from starsd_edge.errors import StarsdError
+from starsd_jetson.hub_address import HubAddress
+
+_UNAUTHORISED = (401, 403)
+
+
+class HubError(StarsdError):
+    """The hub cannot be reached or refuses this target."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of one attempt.
+
+    Attributes:
+        reason: for the user.
+        final: trying again would not help.
+        retry_after_s: the hub asked to be left alone for this long.
+    """
+
+    reason: str
+    final: bool = False
+    retry_after_s: float = 0.0
+
+
+def unreachable(address: HubAddress, why: str) -> str:
+    """The line for a hub that is not there."""
+    return f"the hub {address.url} cannot be reached ({why})"
+
+
+def after_http_status(address: HubAddress, status: int) -> Ending:
+    """The hub answered the handshake with this HTTP status: a wrong token stays wrong, all else may pass."""
+    if status in _UNAUTHORISED:
+        remedy = "check --token-file" if address.token else "give its token with --token-file"
+        return Ending(f"the hub {address.url} does not let this target in (HTTP {status}): {remedy}", final=True)
+    return Ending(unreachable(address, f"it answers with HTTP {status}"))
+
+
+def describe(error: BaseException) -> str:
+    """What went wrong below the WebSocket, in a few words."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,353 @@
+"""The link to the hub: a WebSocket client on a thread of its own around the sans-I/O `TargetProtocol`.
+
+Decoding never waits for it but through `DraftChannel.wait`. It reconnects by itself for as long as it runs; what it
+cannot mend (a wrong token, a model that does not fit) it says once and stops. One lock guards the state machine; the
+event loop holds it only to take in or hand out frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello
+from starsd_edge.protocol.target_side import (
+    DraftArrived,
+    Refused,
+    SessionEnded,
+    SessionOpened,
+    TargetEvent,
+    TargetProtocol,
+    TargetSession,
+    Welcomed,
+)
+from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt, read_tcp_rtt
+from starsd_edge.telemetry.summary import LinkFigures
+from starsd_jetson.backoff import Backoff
+from starsd_jetson.hub_address import HubAddress
+from starsd_jetson.hub_channel import HubChannel
+from starsd_jetson.hub_endings import Ending, HubError, after_http_status, describe, unreachable
+from starsd_jetson.sockets import tune
+
+_OPEN_TIMEOUT_S = 5.0
+"""From the first packet to the WebSocket."""
+_WELCOME_TIMEOUT_S = 5.0
+"""From HELLO to WELCOME: what listens there may be no hub."""
+_SEND_TIMEOUT_S = 5.0
+"""A hub that reads nothing for this long is cut off; its keepalive would block behind the same full buffer."""
+_HEARTBEAT_S = 10.0
+"""Between pings, and for the pong: a silent link is noticed after two of them at most."""
+_CLOSE_TIMEOUT_S = 1.0
+_THREAD_TIMEOUT_S = 2 * _CLOSE_TIMEOUT_S + 1.0
+
+_library_log = logging.getLogger("starsd_jetson.websockets")
+_library_log.addHandler(logging.NullHandler())
+
+
+class HubLink:
+    """Starts with `start` (or as a context manager) and runs until `stop`.
+
+    Args:
+        address: where the hub is, and the token for it.
+        hello: who this target is.
+        notify: takes one line for the user whenever the link's state changes; called from the link's thread. Parts of a
+            line may be the hub's words.
+        clock: monotonic seconds.
+        uniform: a random number in [0, 1), for the jitter.
+    """
+
+    def __init__(
+        self,
+        address: HubAddress,
+        hello: Hello,
+        notify: Callable[[str], None],
+        clock: Callable[[], float],
+        uniform: Callable[[], float],
+    ) -> None:
+        self._address = address
+        self._notify = notify
+        self._clock = clock
+        self._backoff = Backoff(uniform)
+        self._changed = threading.Condition()
+        self._protocol = TargetProtocol(hello, clock)
+        self._channels: dict[TargetSession, HubChannel] = {}
+        self._outbox: deque[bytes] = deque()
+        self._thread = threading.Thread(target=self._run, name="hub-link", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._stop_asked = False
+        self._welcomed_at: float | None = None
+        self._failure: str | None = None
+        self._told_away = False
+        self._ending: Ending | None = None
+        self._socket_owner: ClientConnection | None = None
+        self._tcp: TcpRtt | None = None
+        self._link_times = RttEstimator()
+        self._drafter = ""
+        self._connections = 0
+
+    def __enter__(self) -> HubLink:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to connect, in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Part from the hub and end the thread; a hub that does not take part in it is cut off. Idempotent."""
+        with self._changed:
+            self._stop_asked = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(_THREAD_TIMEOUT_S)
+
+    def wait_for_hub(self, timeout_s: float) -> None:
+        """Wait until the hub has welcomed this target.
+
+        Raises:
+            HubError: the first attempt failed, the hub refused, or it did neither in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._connections or self._failure is not None, timeout_s)
+            if not self._connections:
+                raise HubError(self._failure or unreachable(self._address, f"no answer within {timeout_s:g} s"))
+
+    def open_channel(self, t_first: int, sampling_kind: str) -> HubChannel:
+        """Begin a session, whether or not the hub is there: it joins as soon as it can."""
+        with self._changed:
+            session = self._protocol.open_session(t_first, sampling_kind)
+            channel = HubChannel(session, self._protocol, self._changed, self._flush, self._forget)
+            self._channels[session] = channel
+            self._flush()
+            return channel
+
+    @property
+    def figures(self) -> LinkFigures:
+        """What the link has seen so far."""
+        with self._changed:
+            self._read_tcp()
+            return LinkFigures(self._drafter, self._tcp, self._link_times.smoothed_s, self._connections)
+
+    # The decode thread and the link's thread, with the lock held.
+
+    def _flush(self) -> int:
+        frames = self._protocol.frames()
+        if frames and self._socket_owner is not None and self._loop is not None:
+            self._outbox.extend(frames)
+            self._loop.call_soon_threadsafe(self._wake.set)
+        return sum(map(len, frames))
+
+    def _forget(self, session: TargetSession) -> None:
+        self._channels.pop(session, None)
+
+    def _read_tcp(self) -> None:
+        if self._socket_owner is not None:
+            sock = self._socket_owner.transport.get_extra_info("socket")
+            self._tcp = (read_tcp_rtt(sock) if sock is not None else None) or self._tcp
+
+    # The link's thread.
+
+    def _run(self) -> None:
+        asyncio.run(self._stay_connected())
+
+    async def _stay_connected(self) -> None:
+        with self._changed:
+            self._loop = asyncio.get_running_loop()
+            if self._stop_asked:
+                self._stopping.set()
+        try:
+            while not self._stopping.is_set():
+                ending = await self._attempt()
+                if self._stopping.is_set():
+                    return
+                self._tell(ending)
+                if ending.final:
+                    return
+                await self._pause(self._backoff.next_delay_s(ending.retry_after_s))
+        finally:
+            with self._changed:
+                self._loop = None
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _attempt(self) -> Ending:
+        """One connection from its first packet to its end."""
+        opening = asyncio.ensure_future(self._open())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return Ending("stopped")
+        try:
+            connection = opening.result()
+        except InvalidStatus as error:
+            return after_http_status(self._address, error.response.status_code)
+        except InvalidHandshake as error:
+            return Ending(unreachable(self._address, f"what listens there is no hub: {error}"))
+        except (OSError, asyncio.TimeoutError) as error:
+            return Ending(unreachable(self._address, describe(error)))
+        if connection.subprotocol != SUBPROTOCOL:
+            connection.transport.abort()
+            return Ending(unreachable(self._address, "what listens there is no hub"))
+        return await self._serve(connection)
+
+    async def _open(self) -> ClientConnection:
+        return await connect(
+            self._address.url,
+            additional_headers=self._address.headers,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            proxy=None,  # a proxy in the environment is not meant for the star
+            compression=None,  # features are noise to it
+            max_size=MAX_FRAME_BYTES,
+            open_timeout=_OPEN_TIMEOUT_S,
+            close_timeout=_CLOSE_TIMEOUT_S,
+            ping_interval=_HEARTBEAT_S,
+            ping_timeout=_HEARTBEAT_S,
+            logger=_library_log,
+        )
+
+    async def _serve(self, connection: ClientConnection) -> Ending:
+        """Talk until the connection ends, the hub refuses or the link is stopped."""
+        tune(connection.transport.get_extra_info("socket"), 2 * _HEARTBEAT_S)
+        self._ending = None
+        with self._changed:
+            self._socket_owner = connection
+            self._protocol.connected()
+            self._flush()
+        welcome_limit = asyncio.get_running_loop().call_later(_WELCOME_TIMEOUT_S, self._no_welcome, connection)
+        talk = [asyncio.ensure_future(task) for task in (self._read(connection), self._write(connection))]
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({*talk, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopping.is_set():
+                with contextlib.suppress(ConnectionClosed):
+                    await self._send_outbox(connection, _CLOSE_TIMEOUT_S)
+        finally:
+            welcome_limit.cancel()
+            self._disconnected()
+            for task in (*talk, stopping):
+                task.cancel()
+            outcomes = await asyncio.gather(*talk, stopping, return_exceptions=True)
+            await self._hang_up(connection)
+        _raise_faults(outcomes)
+        return self._ending or Ending(f"the connection to the hub {self._address.url} was lost")
+
+    async def _read(self, connection: ClientConnection) -> None:
+        """Take in frames; nothing is computed here, or pongs would stop."""
+        while self._ending is None:
+            frame = await connection.recv()
+            if isinstance(frame, bytes):
+                with self._changed:
+                    events = self._protocol.receive(frame)
+                    notices = [line for line in map(self._on_event, events) if line]
+                    self._flush()
+                for line in notices:
+                    self._notify(line)
+
+    async def _write(self, connection: ClientConnection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._send_outbox(connection, _SEND_TIMEOUT_S)
+
+    async def _send_outbox(self, connection: ClientConnection, timeout_s: float) -> None:
+        """Send what is waiting. A cancelled send leaves half a frame behind, so a blocked one is ended by cutting the
+        connection.
+        """
+        loop = asyncio.get_running_loop()
+        while self._outbox:
+            limit = loop.call_later(timeout_s, connection.transport.abort)
+            try:
+                await connection.send(self._outbox.popleft())
+            finally:
+                limit.cancel()
+
+    async def _hang_up(self, connection: ClientConnection) -> None:
+        """Close within a bounded time even when the hub reads nothing any more."""
+        limit = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT_S, connection.transport.abort)
+        try:
+            await connection.close()
+        finally:
+            limit.cancel()
+
+    def _disconnected(self) -> None:
+        with self._changed:
+            self._read_tcp()
+            self._socket_owner = None
+            self._protocol.disconnected()
+            self._outbox.clear()
+            for channel in self._channels.values():
+                channel.on_void()
+            if self._welcomed_at is not None:
+                self._backoff.served(self._clock() - self._welcomed_at)
+                self._welcomed_at = None
+
+    def _no_welcome(self, connection: ClientConnection) -> None:
+        if self._welcomed_at is None:
+            self._ending = Ending(unreachable(self._address, f"no WELCOME within {_WELCOME_TIMEOUT_S:g} s"))
+            connection.transport.abort()
+
+    def _on_event(self, event: TargetEvent) -> str | None:
+        """Hand an event to whom it concerns; a line for the user if it is worth one. Called with the lock held."""
+        if isinstance(event, DraftArrived):
+            self._link_times.add(max(0, event.round_trip_us - event.hub_us) / 1e6)
+            if event.session in self._channels:
+                self._channels[event.session].on_draft(event)
+        elif isinstance(event, (SessionOpened, SessionEnded)):
+            if event.session in self._channels:
+                self._channels[event.session].on_void()
+            if isinstance(event, SessionEnded):
+                return f"the hub ended the session: {event.message}; decoding goes on without it"
+        elif isinstance(event, Welcomed):
+            return self._on_welcome(event)
+        elif isinstance(event, Refused):
+            advice = "decoding goes on without it" if event.final else "trying again later"
+            reason = f"the hub {self._address.url} refuses this target: {event.message}"
+            self._ending = Ending(f"{reason}; {advice}", event.final, event.retry_after_s)
+        return None
+
+    def _on_welcome(self, event: Welcomed) -> str | None:
+        back = self._connections > 0
+        self._welcomed_at = self._clock()
+        self._connections += 1
+        self._drafter = event.welcome.drafter
+        self._told_away = False
+        self._changed.notify_all()
+        notice = f" ({event.welcome.notice})" if event.welcome.notice else ""
+        if not back:
+            return f"the hub {self._address.url} drafts with {self._drafter}{notice}"
+        return f"the hub is back{' after a restart' if event.restarted else ''} and drafts with {self._drafter}{notice}"
+
+    def _tell(self, ending: Ending) -> None:
+        """Say why the hub is away, once until it is back."""
+        line = ending.reason if ending.final else f"{ending.reason}; decoding goes on without it until it is there"
+        with self._changed:
+            self._failure = ending.reason
+            self._changed.notify_all()
+        if ending.final or not self._told_away:
+            self._told_away = True
+            self._notify(line)
+
+
+def _raise_faults(outcomes: Sequence[object]) -> None:
+    """A closed connection and a cancelled task are expected ends; anything else is a fault of ours and must be seen."""
+    for outcome in outcomes:
+        if isinstance(outcome, Exception) and not isinstance(outcome, ConnectionClosed):
+            raise outcome

@@ -1,0 +1,92 @@
+"""A target: a bundle's engine and tokenizer, what it tells the hub of itself, and the drafts it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.errors import UsageError
+from starsd_edge.protocol.messages import WIRE_VERSION, Hello
+from starsd_edge.runtime.engine import Engine, EngineSpec
+from starsd_edge.runtime.loading import open_engine
+from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.text.tokenizer import Tokenizer
+
+DEFAULT_DRAFT_DEPTH = 4
+"""On a CPU a verify pass of five rows costs little more than one of one row."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An opened bundle."""
+
+    bundle: Bundle
+    engine: Engine
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, bundle: Bundle, device: str = "cpu", threads: int | None = None) -> Target:
+        """Load the engine and the tokenizer.
+
+        Raises:
+            BundleError: the bundle's files are broken.
+            EngineError: the engine cannot be opened on this device.
+        """
+        tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
+        return cls(bundle, open_engine(bundle, device, threads), tokenizer)
+
+    def encode(self, prompt: str, raw: bool) -> list[int]:
+        """Token ids of a prompt: the user's turn of a chat where the bundle has a template, plain text if `raw`."""
+        if raw or not self.tokenizer.has_chat_template:
+            return self.tokenizer.encode(prompt)
+        return self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+
+    def context(self, wanted: int | None) -> int:
+        """Most tokens of prompt and answer together.
+
+        Raises:
+            UsageError: more is wanted than the bundle holds.
+        """
+        most = self.engine.spec.max_context
+        if wanted is not None and wanted > most:
+            raise UsageError(f"a context of {wanted} tokens is more than the {most} of {self.bundle.path.name}")
+        return most if wanted is None else wanted
+
+    def hello(self, name: str, shape: DraftShape, context: int) -> Hello:
+        """What the hub has to know: this target asks for trees of at most `shape` and holds `context` tokens."""
+        spec, fingerprints = self.engine.spec, self.bundle.manifest.fingerprints
+        return Hello(
+            versions=[WIRE_VERSION],
+            target=name,
+            vocab_size=self.tokenizer.size,
+            tokenizer_fp=fingerprints.tokenizer_fp,
+            source_fp=fingerprints.source_fp,
+            feature_fp=fingerprints.feature_fp,
+            feature_kind=spec.feature_kind,
+            feature_width=spec.feature_width,
+            codecs=["f2"] if spec.feature_width else [],
+            max_tree=min(shape.max_nodes + 1, spec.max_tree),
+            max_depth=shape.max_depth,
+            max_context=context,
+            chains_only=shape.branching == 1,
+        )
+
+
+def draft_shape(
+    spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None, allow_inexact: bool
+) -> DraftShape:
+    """The largest tree to ask for; None leaves a number to us.
+
+    Raises:
+        UsageError: the engine cannot verify such a tree, or not exactly.
+    """
+    largest = spec.max_tree - 1
+    if nodes is not None and nodes > largest:
+        raise UsageError(f"this bundle verifies drafts of at most {largest} nodes: lower --draft-nodes from {nodes}")
+    if (branching or 1) > 1 and not (spec.exact_trees or allow_inexact):
+        raise UsageError(
+            "this bundle's weights are exact for chains only: leave --draft-branching at 1, or give --allow-inexact"
+        )
+    branching = branching or 1
+    depth = depth or (nodes if nodes is not None and branching == 1 else DEFAULT_DRAFT_DEPTH)
+    return DraftShape(min(nodes or depth * branching, largest), depth, branching)
