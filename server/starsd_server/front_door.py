@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _CLOSE_UNSUPPORTED = 1003
 _CLOSE_GOING_AWAY = 1001
+_CLOSE_INTERNAL = 1011
 _MAX_UNREAD_FRAMES = 8
 _WRITE_LIMIT = (256 << 10, 64 << 10)
 _BACKLOG = 64
@@ -68,9 +69,15 @@ class Reception(Protocol):
 class FrontDoor:
     """Lets targets in, one task per connection that reads and one that writes."""
 
-    def __init__(self, settings: DoorSettings, reception: Reception, clock: Callable[[], float]) -> None:
-        """`clock`: monotonic seconds."""
+    def __init__(
+        self, settings: DoorSettings, heartbeat_s: float, reception: Reception, clock: Callable[[], float]
+    ) -> None:
+        """Args:
+        heartbeat_s: between WebSocket pings; a peer that does not answer one within as long again is gone.
+        clock: monotonic seconds.
+        """
         self._settings = settings
+        self._heartbeat_s = heartbeat_s
         self._reception = reception
         self._clock = clock
         self._owner = _owner_of(settings.token)
@@ -99,8 +106,8 @@ class FrontDoor:
             write_limit=_WRITE_LIMIT,
             open_timeout=self._settings.open_timeout_s,
             close_timeout=self._settings.close_timeout_s,
-            ping_interval=self._settings.heartbeat_s,
-            ping_timeout=self._settings.heartbeat_s,
+            ping_interval=self._heartbeat_s,
+            ping_timeout=self._heartbeat_s,
             server_header=None,
             backlog=_BACKLOG,
         )
@@ -132,7 +139,7 @@ class FrontDoor:
                     door.turned_away += 1
                     self.transport.abort()
                 else:
-                    _tune(self.transport.get_extra_info("socket"), door._settings.heartbeat_s)
+                    _tune(self.transport.get_extra_info("socket"), door._heartbeat_s)
 
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
@@ -172,7 +179,7 @@ class FrontDoor:
             return True
         given = request.headers.get_all("Authorization")
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        matches = hmac.compare_digest(token.strip().encode(), self._settings.token.encode())
+        matches = hmac.compare_digest(token.strip().encode(errors="surrogateescape"), self._settings.token.encode())
         return matches and scheme.lower() == "bearer"
 
     async def _serve(self, connection: ServerConnection) -> None:
@@ -184,6 +191,9 @@ class FrontDoor:
             await self._read(peer)
         except ConnectionClosed:
             log.info("%s has left", peer.address)
+        except Exception:  # it costs this connection; the others go on
+            log.exception("a fault of the hub's own while serving %s", peer.address)
+            await peer.close(_CLOSE_INTERNAL, "a fault of the hub's own")
         finally:
             self.peers.discard(peer)
             self._reception.disconnected(peer)

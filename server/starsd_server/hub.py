@@ -61,7 +61,7 @@ class Hub:
         self._queue = WorkQueue(DraftQueue(), clock)
         self._desk = DraftingDesk(self._drafters, clock)
         self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
-        self._door = FrontDoor(settings.door, self, clock)
+        self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
         self._connections: dict[Peer, HubConnection] = {}
         self._peers: dict[HubConnection, Peer] = {}
         self._times = RecentTimes()

@@ -20,7 +20,6 @@ class DoorSettings:
         hello_timeout_s: from WebSocket to the first message; ends those that say nothing there.
         send_timeout_s: one send; guards against a peer that stopped reading.
         close_timeout_s: the closing handshake; guards against the same peer at the end.
-        heartbeat_s: between WebSocket pings. A peer that misses one and does not answer within as long again is gone.
         max_waiting_frames: frames for one peer that it has not taken yet (`Q_out`); a peer further behind is dropped.
     """
 
@@ -31,7 +30,6 @@ class DoorSettings:
     hello_timeout_s: float = 3.0
     send_timeout_s: float = 5.0
     close_timeout_s: float = 2.0
-    heartbeat_s: float = 10.0
     max_waiting_frames: int = 64
 
 

@@ -56,7 +56,7 @@ def run_draft(
         bool,
         typer.Option("--require-drafter", help="Refuse targets that the drafter does not fit, instead of n-grams."),
     ] = False,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sequences drafted for at once: bounds the memory.")] = 64,
+    max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads of the draft model; default: all cores.")
     ] = None,
@@ -124,5 +124,6 @@ def _log_to_stderr(level: LogLevel) -> None:
     logging.basicConfig(
         level=level.value.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
-    # At its debug level this library writes out frames, and with them tags and tokens.
-    logging.getLogger("websockets").setLevel(logging.WARNING)
+    # This library writes out frames at its debug level, and with them tags and tokens; at its error level, a traceback
+    # for every stranger that cannot shake hands. What matters of its errors is in our own log.
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)

@@ -1,0 +1,217 @@
+"""`Q_in` without threads: order, superseding, prefill in turns, dropped work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape
+from starsd_server.draft_queue import Absorb, Answer, Begin, DraftQueue, End, Work
+
+SHAPE = DraftShape(4, 4)
+
+
+def request(session: int, epoch: int = 1, base_len: int = 0) -> QueueDraft:
+    return QueueDraft(session, epoch, base_len, SHAPE, received_at=float(epoch))
+
+
+def feed(session: int, first_row: int, count: int) -> Feed:
+    return Feed(NewRows(session, first_row, list(range(first_row, first_row + count))))
+
+
+def drain(queue: DraftQueue) -> list[Work]:
+    works = []
+    while (work := queue.take()) is not None:
+        works.append(work)
+    assert not queue
+    return works
+
+
+def told(works: Sequence[Work]) -> list[tuple[str, int, int]]:
+    """Each piece of work as (what, session, rows)."""
+    lines = []
+    for work in works:
+        if isinstance(work, Answer):
+            lines.append(("draft", work.request.session, 0 if work.rows is None else len(work.rows.ids)))
+        elif isinstance(work, Absorb):
+            lines.append(("feed", work.rows.session, len(work.rows.ids)))
+        elif isinstance(work, Begin):
+            lines.append(("begin", work.opening.session, 0))
+        else:
+            lines.append(("end", work.session, 0))
+    return lines
+
+
+def test_requests_are_served_in_order_of_arrival() -> None:
+    queue = DraftQueue()
+    for session in (3, 1, 2):
+        queue.put(request(session))
+    assert told(drain(queue)) == [("draft", 3, 0), ("draft", 1, 0), ("draft", 2, 0)]
+
+
+def test_a_higher_epoch_supersedes_the_queued_one_and_keeps_its_place() -> None:
+    queue = DraftQueue()
+    queue.put(request(1, epoch=1))
+    queue.put(request(2, epoch=1))
+    queue.put(feed(1, 0, 2))
+    queue.put(request(1, epoch=2, base_len=2))
+    assert (queue.depth.requests, queue.depth.superseded) == (2, 1)
+    first = queue.take()
+    assert isinstance(first, Answer)
+    assert (first.request.session, first.request.epoch, first.request.base_len) == (1, 2, 2)
+    assert told(drain(queue)) == [("draft", 2, 0)]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_lower_or_equal_epoch_never_replaces_the_queued_one(epoch: int) -> None:
+    queue = DraftQueue()
+    queue.put(request(1, epoch=2))
+    queue.put(request(1, epoch=epoch))
+    works = drain(queue)
+    assert [work.request.epoch for work in works if isinstance(work, Answer)] == [2]
+
+
+def test_rows_come_with_the_request_that_follows_them_as_one_piece() -> None:
+    queue = DraftQueue(rows_per_turn=8)
+    queue.put(feed(1, 0, 3))
+    queue.put(feed(1, 3, 2))
+    queue.put(request(1))
+    work = queue.take()
+    assert isinstance(work, Answer)
+    assert work.rows is not None
+    assert (work.rows.first_row, list(work.rows.ids)) == (0, [0, 1, 2, 3, 4])
+
+
+def test_a_long_prefill_goes_in_turns_and_other_sessions_are_served_between() -> None:
+    queue = DraftQueue(rows_per_turn=10, drafts_per_feed=2)
+    queue.put(feed(9, 0, 35))
+    queue.put(request(9))
+    for session in range(1, 5):
+        queue.put(request(session))
+    assert told(drain(queue)) == [
+        ("draft", 1, 0),
+        ("draft", 2, 0),
+        ("feed", 9, 10),
+        ("draft", 3, 0),
+        ("draft", 4, 0),
+        ("feed", 9, 10),
+        ("feed", 9, 10),
+        ("draft", 9, 5),
+    ]
+
+
+def test_prefills_of_several_sessions_take_turns() -> None:
+    queue = DraftQueue(rows_per_turn=10)
+    queue.put(feed(1, 0, 25))
+    queue.put(feed(2, 0, 12))
+    assert told(drain(queue)) == [("feed", 1, 10), ("feed", 2, 10), ("feed", 1, 10), ("feed", 2, 2), ("feed", 1, 5)]
+
+
+def test_rounds_do_not_starve_a_prefill() -> None:
+    queue = DraftQueue(rows_per_turn=10, drafts_per_feed=3)
+    queue.put(feed(9, 0, 30))
+    served = []
+    for epoch in range(1, 13):  # a request of a fast session is there whenever the thread looks
+        queue.put(request(1, epoch))
+        work = queue.take()
+        assert work is not None
+        served.append(work)
+    assert sum(isinstance(work, Absorb) for work in served) == 3
+
+
+def test_features_are_split_and_joined_with_their_rows() -> None:
+    queue = DraftQueue(rows_per_turn=4)
+    features = np.arange(12, dtype=np.float16).reshape(6, 2)
+    queue.put(Feed(NewRows(1, 0, [1, 2, 3], features[:3])))
+    queue.put(Feed(NewRows(1, 3, [4, 5, 6], features[3:])))
+    works = drain(queue)
+    pieces = [work.rows for work in works if isinstance(work, Absorb)]
+    assert [(piece.first_row, list(piece.ids)) for piece in pieces] == [(0, [1, 2, 3, 4]), (4, [5, 6])]
+    joined = np.concatenate([piece.features for piece in pieces if piece.features is not None])
+    assert np.array_equal(joined, features)
+
+
+def test_a_dropped_session_leaves_nothing_but_its_end() -> None:
+    queue = DraftQueue()
+    queue.put(feed(1, 0, 500))
+    queue.put(request(1))
+    queue.put(request(2))
+    queue.put(DropSession(1))
+    assert (queue.depth.rows, queue.depth.requests, queue.depth.dropped) == (0, 1, 1)
+    assert told(drain(queue)) == [("end", 1, 0), ("draft", 2, 0)]
+
+
+def test_a_session_dropped_before_it_began_never_reaches_the_drafter() -> None:
+    queue = DraftQueue()
+    queue.put(OpenSession(1, "ngram", 0, 7))
+    queue.put(request(1))
+    queue.put(DropSession(1))
+    assert drain(queue) == []
+
+
+def test_room_is_made_before_it_is_taken() -> None:
+    queue = DraftQueue()
+    queue.put(OpenSession(2, "ngram", 0, 7))
+    queue.put(DropSession(1))
+    assert told(drain(queue)) == [("end", 1, 0), ("begin", 2, 0)]
+
+
+def test_no_rows_are_no_work() -> None:
+    queue = DraftQueue()
+    queue.put(feed(1, 0, 0))
+    assert not queue
+    assert queue.take() is None
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("feed"), st.integers(1, 4), st.integers(1, 25)),
+        st.tuples(st.just("request"), st.integers(1, 4), st.just(0)),
+        st.tuples(st.just("take"), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ACTIONS)
+def test_every_row_arrives_once_in_order_and_before_its_request(actions: list[tuple[str, int, int]]) -> None:
+    queue = DraftQueue(rows_per_turn=10, drafts_per_feed=2)
+    sent = dict.fromkeys(range(1, 5), 0)
+    got: dict[int, list[int]] = {session: [] for session in sent}
+    epochs = dict.fromkeys(sent, 0)
+    answered = dict.fromkeys(sent, 0)
+
+    def take() -> bool:
+        work = queue.take()
+        rows = work.rows if isinstance(work, Absorb | Answer) else None
+        if rows is not None:
+            assert len(rows.ids) <= 10
+            got[rows.session].extend(rows.ids)
+        if isinstance(work, Answer):
+            request = work.request
+            answered[request.session] = request.epoch
+            assert got[request.session] == list(range(len(got[request.session])))
+            assert len(got[request.session]) >= request.base_len
+        return work is not None
+
+    for what, session, count in actions:
+        if what == "feed":
+            queue.put(feed(session, sent[session], count))
+            sent[session] += count
+        elif what == "request":
+            epochs[session] += 1
+            queue.put(request(session, epochs[session], sent[session]))
+        else:
+            take()
+    while take():
+        pass
+    assert {session: len(rows) for session, rows in got.items()} == sent
+    assert answered == epochs
+    assert not isinstance(queue.take(), End)

@@ -1,0 +1,382 @@
+"""The whole hub over real loopback sockets, with a model that is a pure function of the prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from websockets.exceptions import ConnectionClosed
+
+from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, UNKNOWN_SESSION
+from starsd_edge.protocol.hub_side import HubLimits
+from starsd_edge.protocol.messages import Error, Open, Opened
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.causal_lm import CausalLmDrafter
+from starsd_server.settings import DoorSettings, HubSettings
+from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, hello, running_hub
+from tests.support.prefix_engine import PrefixEngine
+
+PATIENCE_S = 20
+
+
+def model(seed: int = 0, tokenizer_fp: str = TOKENIZER_FP, max_sessions: int = 64, **engine: Any) -> CausalLmDrafter:
+    return CausalLmDrafter(PrefixEngine(seed, **engine), tokenizer_fp, 24, max_sessions)
+
+
+def greedy(text: Sequence[int], count: int, seed: int = 0) -> list[int]:
+    engine = PrefixEngine(seed)
+    said = list(text)
+    for _ in range(count):
+        said.append(int(engine.prefix_logits(said).argmax()))
+    return said[len(text) :]
+
+
+class Moody:
+    """The ngram kind of interface with a mood: `on_draft` may block or raise."""
+
+    kind = "moody"
+    fingerprint = "moody"
+    feature_codec = "none"
+
+    def __init__(self, on_draft: Callable[[int], None]) -> None:
+        self.on_draft = on_draft
+
+    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+        return None
+
+    def warm_up(self) -> None:
+        pass
+
+    def open(self, session: int, first_row: int, t_first: int) -> None:
+        pass
+
+    def close(self, session: int) -> int:
+        return 0
+
+    def extend(self, batch: Sequence[NewRows]) -> None:
+        pass
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        for session in batch:
+            self.on_draft(session)
+        return [DraftTree.chain([7]) for _ in batch]
+
+
+async def status(hub: RunningHub) -> dict[str, Any]:
+    code, body = await hub.get("/status")
+    assert code == 200
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+async def until_status(hub: RunningHub, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def wait() -> dict[str, Any]:
+        while not condition(facts := await status(hub)):
+            await asyncio.sleep(0.02)
+        return facts
+
+    return await asyncio.wait_for(wait(), PATIENCE_S)
+
+
+async def decode(client: HubClient, prompt: list[int], rounds: int, seed: int = 0) -> tuple[list[int], int, int]:
+    """Greedy decoding with drafts of the hub: the text, tokens accepted, tokens drafted."""
+    tag = await client.open(prompt)
+    text = list(prompt)
+    new = len(text) - 1
+    accepted = drafted = 0
+    for epoch in range(1, rounds + 1):
+        draft = await client.draft(tag, epoch, text, new)
+        assert (draft.epoch, draft.base_len) == (epoch, len(text) - 1)
+        truth = greedy(text, len(draft.ids) + 1, seed)
+        right = next((i for i, (a, b) in enumerate(zip(draft.ids, truth, strict=False)) if a != b), len(draft.ids))
+        accepted += right
+        drafted += len(draft.ids)
+        new = right + 1
+        text += truth[:new]
+    await client.close(tag)
+    return text, accepted, drafted
+
+
+async def test_a_model_drafting_for_itself_through_the_hub_is_accepted_whole() -> None:
+    async with running_hub([model()]) as hub, hub.client() as client:
+        welcome = await client.introduce()
+        assert (welcome.drafter, welcome.notice) == ("causal-lm", "")
+        text, accepted, drafted = await decode(client, [1, 2, 3], rounds=8)
+        assert accepted == drafted == 32
+        assert text[3:] == greedy([1, 2, 3], len(text) - 3)
+
+
+async def test_targets_at_the_same_time_get_the_same_drafts_as_alone() -> None:
+    async def one(hub: RunningHub, number: int) -> tuple[list[int], int, int]:
+        async with hub.client() as client:
+            await client.introduce(target=f"spoke {number}")
+            return await decode(client, [number, 2, 3, number], rounds=6)
+
+    async with running_hub([model(order_weight=2.0)]) as hub:
+        together = await asyncio.gather(*(one(hub, number) for number in range(6)))
+        alone = [await one(hub, number) for number in range(6)]
+    assert together == alone
+
+
+async def test_a_hub_without_a_model_drafts_by_ngram_and_ready_comes() -> None:
+    async with running_hub() as hub, hub.client() as client:
+        await client.send(hello())
+        kinds = {type(await client.receive()).__name__, type(await client.receive()).__name__}
+        assert kinds == {"Welcome", "Ready"}
+        tag = await client.open([5, 6, 7, 5])
+        draft = await client.draft(tag, 1, [5, 6, 7, 5, 6], new=4)
+        assert draft.ids == [7, 5, 6, 7]
+
+
+async def test_a_prompt_in_chunks_is_the_same_as_at_once() -> None:
+    prompt = [i % 23 for i in range(200)]
+    async with running_hub([model(max_context=256)]) as hub, hub.client() as client:
+        await client.introduce()
+        tag = await client.open(prompt)
+        await client.extend(tag, 0, prompt[1:80])
+        await client.extend(tag, 79, prompt[80:190])
+        draft = await client.draft(tag, 1, prompt, new=10)
+        assert draft.ids == greedy(prompt, 4)
+
+
+async def test_a_misfit_gets_ngram_and_a_notice_or_a_refusal_when_required() -> None:
+    async with running_hub([model()]) as hub, hub.client() as client:
+        welcome = await client.introduce(tokenizer_fp="0" * 64)
+        assert welcome.drafter == "ngram"
+        assert "0" * 64 in welcome.notice
+        assert TOKENIZER_FP in welcome.notice
+    async with running_hub([model()], required=True) as hub, hub.client() as client:
+        await client.send(hello(tokenizer_fp="0" * 64))
+        error = await client.expect(Error)
+        assert (error.code, error.scope) == (FINGERPRINT, "connection")
+        assert "0" * 64 in error.message
+        assert TOKENIZER_FP in error.message
+        with pytest.raises(ConnectionClosed) as ended:
+            await client.receive()
+        assert ended.value.rcvd is not None
+        assert ended.value.rcvd.code == 4002
+
+
+async def talk_garbage(client: HubClient) -> None:
+    while True:
+        await client.send(b"\x80\x04\x95 pickle and other garbage")
+        await client.expect(Error)
+
+
+async def test_garbage_costs_the_offender_only_while_a_neighbour_is_served() -> None:
+    async with running_hub([model()]) as hub, hub.client() as good:
+        await good.introduce(target="good")
+        tag = await good.open([1, 2])
+        async with hub.client() as bad:
+            await bad.introduce(target="bad")
+            with pytest.raises(ConnectionClosed):
+                await talk_garbage(bad)
+        async with hub.client() as rude:
+            await rude.send(b"\xff" * 1000)  # not even HELLO
+            assert (await rude.expect(Error)).scope == "connection"
+        async with hub.client() as spy:
+            await spy.introduce(target="spy")
+            await spy.ask(tag, 1, [1, 2], new=1)  # a tag that it should not know, on its own connection
+            assert (await spy.expect(Error)).code == UNKNOWN_SESSION
+        assert (await good.draft(tag, 1, [1, 2], new=1)).ids == greedy([1, 2], 4)
+
+
+@pytest.mark.parametrize("spinning", [False, True])
+async def test_a_long_draft_delays_no_heartbeat_and_no_page(spinning: bool) -> None:
+    """The drafter blocks, or computes in pure Python, until the test has seen the hub answer everything else."""
+    drafting, answered = threading.Event(), threading.Event()
+
+    def on_draft(session: int) -> None:
+        drafting.set()
+        while not answered.is_set():
+            if not spinning:
+                answered.wait(PATIENCE_S)
+
+    async with running_hub([Moody(on_draft)]) as hub, hub.client() as waiting, hub.client() as other:
+        await waiting.introduce()
+        tag = await waiting.open([1])
+        await waiting.ask(tag, 1, [1], new=0)
+        while not drafting.is_set():
+            await asyncio.sleep(0.001)
+        for client in (waiting, other):
+            await asyncio.wait_for(await client.websocket.ping(), PATIENCE_S)
+        assert (await other.introduce(target="other")).drafter == "moody"
+        assert await other.open([2])
+        assert (await hub.get("/healthz"))[0] == 200
+        answered.set()
+        assert (await waiting.receive_draft()).ids == [7]
+
+
+async def test_a_newer_request_supersedes_the_one_that_waits() -> None:
+    drafting, go_on = threading.Event(), threading.Event()
+
+    def on_draft(session: int) -> None:
+        drafting.set()
+        go_on.wait(PATIENCE_S)
+
+    async with running_hub([Moody(on_draft)]) as hub, hub.client() as first, hub.client() as second:
+        await first.introduce()
+        await second.introduce()
+        tag_first = await first.open([1])
+        tag = await second.open([1])
+        await first.ask(tag_first, 1, [1], new=0)
+        while not drafting.is_set():
+            await asyncio.sleep(0.001)
+        await second.ask(tag, 1, [1], new=0)
+        await second.ask(tag, 2, [1, 2], new=1)
+        await until_status(hub, lambda facts: facts["queue"]["superseded"] == 1)
+        go_on.set()
+        draft = await second.receive_draft()
+        assert (draft.epoch, draft.base_len) == (2, 1)
+
+
+async def test_a_failing_drafter_costs_its_session_and_says_so_in_the_status() -> None:
+    def on_draft(session: int) -> None:
+        if session % 2 == 0:
+            raise ZeroDivisionError
+
+    async with running_hub([Moody(on_draft)]) as hub, hub.client() as client:
+        await client.introduce()
+        good = await client.open([1], ref=1)
+        bad = await client.open([1], ref=2)
+        await client.ask(bad, 1, [1], new=0)
+        error = await client.expect(Error)
+        assert (error.code, error.scope, error.tag, error.epoch) == (DRAFTER_FAILED, "session", bad, 1)
+        assert (await client.draft(good, 1, [1], new=0)).ids == [7]
+        drafter = (await status(hub))["drafters"][0]
+        assert (drafter["failures"], drafter["last_error"], drafter["failing"]) == (1, "ZeroDivisionError", False)
+
+
+async def test_a_drafter_that_keeps_raising_makes_the_hub_unready() -> None:
+    def on_draft(session: int) -> None:
+        raise ZeroDivisionError
+
+    async with running_hub([Moody(on_draft)]) as hub, hub.client() as client:
+        await client.introduce()
+        for ref in range(3):
+            tag = await client.open([1], ref=ref)
+            await client.ask(tag, 1, [1], new=0)
+            await client.expect(Error)
+        assert (await hub.get("/readyz"))[0] == 503
+        facts = await status(hub)
+        assert not facts["ready"]
+        assert facts["drafters"][0]["failing"]
+        assert (await hub.get("/healthz"))[0] == 200
+
+
+async def test_the_kv_of_fifty_sessions_is_freed_by_close_and_by_absence() -> None:
+    drafter = model(max_sessions=64)
+    limits = HubLimits(resume_grace_s=0.0, max_sessions_per_connection=64)
+    async with running_hub([drafter], HubSettings(limits=limits)) as hub:
+        async with hub.client() as client:
+            await client.introduce()
+            for number in range(50):
+                tag = await client.open([1, 2], ref=number)
+                await client.draft(tag, 1, [1, 2], new=1)
+                if number % 2:
+                    closed = await client.close(tag)
+                    assert closed.rows_freed == 1
+            facts = await until_status(hub, lambda facts: facts["drafters"][0]["sessions"] == 25)
+            assert facts["targets"][0]["sessions"] == 25
+        facts = await until_status(hub, lambda facts: facts["drafters"][0]["sessions"] == 0)
+        assert (facts["sessions"], facts["targets"]) == (0, [])
+        assert drafter._sessions == {}
+
+
+async def test_a_session_survives_its_connection_and_goes_on_by_its_tag() -> None:
+    async with running_hub([model()]) as hub:
+        async with hub.client() as client:
+            await client.introduce()
+            tag = await client.open([1, 2, 3])
+            await client.draft(tag, 1, [1, 2, 3], new=2)
+        async with hub.client() as client:
+            await client.introduce()
+            await client.send(Open(0, 0, 1, resume=tag))
+            opened = await client.expect(Opened)
+            assert (opened.tag, opened.rows_held) == (tag, 2)
+            assert (await client.draft(tag, 2, [1, 2, 3, 4], new=1)).ids == greedy([1, 2, 3, 4], 4)
+
+
+async def test_beyond_the_hubs_sessions_an_open_is_refused_and_the_others_go_on() -> None:
+    limits = HubLimits(max_sessions=1)
+    async with running_hub([model(max_sessions=1)], HubSettings(limits=limits)) as hub, hub.client() as client:
+        await client.introduce()
+        tag = await client.open([1, 2])
+        await client.send(Open(1, 0, 5))
+        error = await client.expect(Error)
+        assert error.scope == "session"
+        assert error.retry_after_ms > 0
+        assert (await client.draft(tag, 1, [1, 2], new=1)).ids == greedy([1, 2], 4)
+
+
+async def test_the_status_tells_targets_links_queue_and_time() -> None:
+    settings = HubSettings(DoorSettings(token="secret-token"))
+    async with running_hub([model()], settings) as hub, hub.client("secret-token") as client:
+        await client.introduce(target="kitchen")
+        tag = await client.open([1, 2])
+        await client.draft(tag, 1, [1, 2], new=1)
+        assert (await hub.get("/status"))[0] == 401
+        assert (await hub.get("/metrics"))[0] == 401
+        headers = {"Authorization": "Bearer secret-token"}
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            code, body = await hub.get("/status", **headers)
+            facts = msgspec.json.decode(body, type=dict[str, Any])
+            if facts["targets"][0]["rtt_ms"] is not None or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
+        target = facts["targets"][0]
+        assert code == 200
+        assert (target["target"], target["drafter"], target["sessions"]) == ("kitchen", "causal-lm", 1)
+        assert 0 < target["min_rtt_ms"] <= target["rtt_ms"]
+        assert target["frames_in"] == 3
+        assert facts["bytes_up"] == target["bytes_in"]
+        assert facts["bytes_down"] == target["bytes_out"]
+        assert [drafter["kind"] for drafter in facts["drafters"]] == ["causal-lm", "ngram"]
+        assert facts["drafters"][0]["drafts"] == facts["draft_times"]["drafts"] == 1
+        assert facts["time"]["busy_s"] > 0
+        assert "secret-token" not in body
+        assert tag.hex() not in body
+
+
+async def test_metrics_are_well_formed_whatever_targets_call_themselves() -> None:
+    async with running_hub([model()]) as hub:
+        clients = []
+        for name in ('quote"d', "new\nline", "twin", "twin", "back\\slash", "é"):
+            client = HubClient(await hub.client_websocket())
+            await client.introduce(target=name)
+            clients.append(client)
+        tag = await clients[0].open([1, 2])
+        await clients[0].draft(tag, 1, [1, 2], new=1)
+        await until_status(hub, lambda facts: all(target["rtt_ms"] is not None for target in facts["targets"]))
+        code, body = await hub.get("/metrics")
+        for client in clients:
+            await client.websocket.close()
+    assert code == 200
+    families = {family.name: family for family in text_string_to_metric_families(body)}
+    assert families["starsd_hub_sessions"].samples[0].value == 1
+    labels = [sample.labels["target"] for sample in families["starsd_rtt_seconds"].samples]
+    assert len(labels) == len(set(labels)) == 5
+    assert {'quote"d', "twin", "back\\slash", "é"} < set(labels)
+    drafts = {s.labels["drafter"]: s.value for s in families["starsd_spec_decode_num_drafts"].samples}
+    assert drafts == {"causal-lm": 1, "ngram": 0}
+    counts = [s.value for s in families["starsd_draft_seconds"].samples if s.name.endswith("_count")]
+    assert counts == [1]
+
+
+async def test_a_drafting_thread_that_ends_by_a_fault_is_noticed() -> None:
+    def on_draft(session: int) -> None:
+        raise SystemExit  # not an Exception: no fault of a session
+
+    async with running_hub([Moody(on_draft)]) as hub, hub.client() as client:
+        await client.introduce()
+        tag = await client.open([1])
+        await client.ask(tag, 1, [1], new=0)
+        await asyncio.wait_for(hub.hub.broken.wait(), PATIENCE_S)
+        assert (await hub.get("/readyz"))[0] == 503

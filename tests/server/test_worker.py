@@ -1,0 +1,235 @@
+"""The drafting thread: work-conserving, honest about its time, and hard to take down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.draft_queue import DraftQueue, WorkQueue
+from starsd_server.drafters.contract import SessionRefusedError
+from starsd_server.utilisation import TimeUse
+from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
+
+SHAPE = DraftShape(4, 4)
+
+
+@dataclass
+class FakeClock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeDrafter:
+    """Drafts the number of rows it has seen; takes `cost` seconds of the fake clock for it."""
+
+    clock: FakeClock
+    cost: float = 0.25
+    kind: str = "fake"
+    fingerprint: str = "fake"
+    feature_codec: str = "none"
+    rows: dict[int, int] = field(default_factory=dict)
+    on_draft: Callable[[int], None] = lambda session: None
+    warm_up_error: Exception | None = None
+
+    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+        return None
+
+    def warm_up(self) -> None:
+        if self.warm_up_error:
+            raise self.warm_up_error
+
+    def open(self, session: int, first_row: int, t_first: int) -> None:
+        if t_first == 13:
+            raise SessionRefusedError("no room: try again later")
+        self.rows[session] = 0
+
+    def close(self, session: int) -> int:
+        return self.rows.pop(session, 0)
+
+    def extend(self, batch: Sequence[NewRows]) -> None:
+        for rows in batch:
+            self.rows[rows.session] += len(rows.ids)
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        self.clock.now += self.cost
+        for session in batch:
+            self.on_draft(session)
+        return [DraftTree.chain([self.rows[session]]) for session in batch]
+
+
+@dataclass
+class Bench:
+    clock: FakeClock
+    drafter: FakeDrafter
+    desk: DraftingDesk
+    queue: WorkQueue
+    worker: DraftWorker
+    outcomes: list[Outcome]
+    died: list[bool]
+
+    def open(self, session: int, t_first: int = 1) -> None:
+        self.queue.put(OpenSession(session, "fake", 0, t_first))
+
+    def request(self, session: int, epoch: int = 1, base_len: int = 0) -> None:
+        self.queue.put(QueueDraft(session, epoch, base_len, SHAPE, self.clock.now))
+
+    def work(self, pieces: int) -> list[Outcome]:
+        """Do this many pieces of work, all of which must be there."""
+        del self.outcomes[:]
+        for _ in range(pieces):
+            assert self.worker.work_once()
+        return list(self.outcomes)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    clock = FakeClock()
+    drafter = FakeDrafter(clock)
+    desk = DraftingDesk([drafter], clock)
+    queue = WorkQueue(DraftQueue(), clock)
+    outcomes: list[Outcome] = []
+    died: list[bool] = []
+    worker = DraftWorker(desk, queue, outcomes.append, lambda: died.append(True), clock)
+    return Bench(clock, drafter, desk, queue, worker, outcomes, died)
+
+
+def test_a_request_is_answered_with_its_own_epoch_base_and_durations(bench: Bench) -> None:
+    bench.open(1)
+    bench.queue.put(Feed(NewRows(1, 0, [5, 6])))
+    bench.request(1, epoch=7, base_len=2)
+    bench.clock.now += 0.5
+    assert bench.work(2) == [Drafted(1, 7, 2, DraftTree.chain([2]), queue_us=500_000, service_us=250_000)]
+
+
+def test_time_is_booked_as_it_was_spent(bench: Bench) -> None:
+    bench.open(1)
+    bench.work(1)
+    bench.clock.now += 3.0  # nothing to do
+    bench.request(1, epoch=1)
+    bench.clock.now += 0.125  # waking up
+    bench.work(1)
+    bench.request(1, epoch=2)
+    bench.clock.now += 0.0625  # handing back, while the next one waits
+    bench.work(1)
+    assert bench.worker.time_use() == TimeUse(busy_s=0.5, idle_s=3.0, lag_s=0.1875)
+
+
+def test_a_drafter_that_raises_for_one_session_costs_that_session_only(bench: Bench) -> None:
+    def fail_for_two(session: int) -> None:
+        if session == 2:
+            raise ValueError("the tensor is the wrong way up")
+
+    bench.drafter.on_draft = fail_for_two
+    for session in (1, 2, 3):
+        bench.open(session)
+        bench.request(session)
+    outcomes = bench.work(6)
+    assert [type(outcome) for outcome in outcomes] == [Drafted, Failed, Drafted]
+    failed = outcomes[1]
+    assert isinstance(failed, Failed)
+    assert (failed.session, failed.epoch) == (2, 1)
+    assert "ValueError" in failed.message
+    assert "tensor" not in failed.message  # details are for the hub's log
+    assert sorted(bench.drafter.rows) == [1, 3]
+    health = bench.desk.health["fake"]
+    assert (health.failures, health.sessions, health.drafts, health.failing) == (1, 2, 2, False)
+
+
+def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> None:
+    def fail(session: int) -> None:
+        raise ZeroDivisionError
+
+    bench.drafter.on_draft = fail
+    bench.open(1)
+    bench.request(1)
+    assert len(bench.work(2)) == 1
+    bench.queue.put(Feed(NewRows(1, 0, [5])))
+    bench.request(1, epoch=2)
+    bench.queue.put(DropSession(1))
+    assert bench.work(1) == []  # the end of the session; its queued work went with it
+    assert bench.desk.health["fake"].sessions == 0
+
+
+def test_a_drafter_that_keeps_raising_is_reported_until_it_works_again(bench: Bench) -> None:
+    def fail(session: int) -> None:
+        raise MemoryError
+
+    bench.drafter.on_draft = fail
+    for session in (1, 2, 3):
+        bench.open(session)
+        bench.request(session)
+    bench.work(6)
+    health = bench.desk.health["fake"]
+    assert health.failing
+    assert (health.failures, health.last_error) == (3, "MemoryError")
+    bench.drafter.on_draft = lambda session: None
+    bench.open(4)
+    bench.request(4)
+    bench.work(2)
+    assert not health.failing
+
+
+def test_a_refusal_tells_the_target_why_and_is_no_failure(bench: Bench) -> None:
+    bench.open(1, t_first=13)
+    assert bench.work(1) == [Failed(1, 0, "no room: try again later")]
+    health = bench.desk.health["fake"]
+    assert (health.refusals, health.failures, health.sessions) == (1, 0, 0)
+
+
+def test_a_drafter_that_cannot_be_warmed_up_is_failing_and_never_warm(bench: Bench) -> None:
+    bench.drafter.warm_up_error = OSError("no such device")
+    assert bench.desk.warm_up("fake") is None
+    health = bench.desk.health["fake"]
+    assert (health.warm, health.failing, health.last_error) == (False, True, "OSError")
+
+
+def test_the_thread_warms_up_works_and_ends_when_asked(bench: Bench) -> None:
+    drafted = threading.Event()
+    bench.drafter.on_draft = lambda session: drafted.set()
+    bench.worker.start()
+    bench.open(1)
+    bench.request(1)
+    assert drafted.wait(10)
+    assert bench.worker.stop(10)
+    assert not bench.worker.is_alive
+    assert [type(outcome) for outcome in bench.outcomes] == [Warm, Drafted]
+    assert bench.died == []
+
+
+def test_the_queue_is_never_left_waiting(bench: Bench) -> None:
+    """Requests that come while a draft is being made are taken without another wait."""
+    again = threading.Event()
+
+    def ask_more(session: int) -> None:
+        if session < 20:
+            bench.open(session + 1)
+            bench.request(session + 1)
+        else:
+            again.set()
+
+    bench.drafter.on_draft = ask_more
+    bench.worker.start()
+    bench.open(1)
+    bench.request(1)
+    assert again.wait(10)
+    assert bench.worker.stop(10)
+    assert [outcome.session for outcome in bench.outcomes if isinstance(outcome, Drafted)] == list(range(1, 21))
+
+
+def test_a_thread_that_dies_of_its_own_says_so(bench: Bench) -> None:
+    def deliver(outcome: Outcome) -> None:
+        raise RuntimeError("a fault of ours")
+
+    died = threading.Event()
+    worker = DraftWorker(bench.desk, bench.queue, deliver, died.set, bench.clock)
+    worker.start()
+    assert died.wait(10)
