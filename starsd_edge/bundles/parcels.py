@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from starsd_edge.children import end_with_parent
 from starsd_edge.errors import StarsdError
 
 _POLL_SECONDS = 0.2  # how often the growing files are measured for the progress display
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _UNREACHABLE = (
     "connection broken by",
     "NewConnectionError",
@@ -72,7 +70,7 @@ def _arguments(requirement: str, directory: Path) -> list[str]:
 
 
 def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[], None]) -> int:
-    """Run pip to its end, or take it down with us: an exception here (Ctrl-C) leaves no child behind."""
+    """Run pip to its end, or take it down with us: a child left behind would write where the next fetch cleans up."""
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with (
         log.open("wb") as output,
@@ -82,7 +80,7 @@ def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[]
             stderr=output,
             stdin=subprocess.DEVNULL,
             env=environment,
-            preexec_fn=_die_with_parent,
+            preexec_fn=end_with_parent,
         ) as process,
     ):
         try:
@@ -94,11 +92,6 @@ def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[]
         except BaseException:
             process.kill()
             raise
-
-
-def _die_with_parent() -> None:
-    """In the child: let the kernel end it when we are killed, so it never writes where the next fetch cleans up."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _bytes_below(directory: Path) -> int:

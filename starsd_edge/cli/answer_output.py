@@ -53,6 +53,9 @@ class AnswerOutput(Protocol):
 class JsonOutput:
     """One JSON object per answer on `out`, nothing else there."""
 
+    record_type: str | None = None
+    """What answers are marked with, where other records stand between them."""
+
     def __init__(self, out: TextIO, err: TextIO, name: str, seed: int) -> None:
         self._out = out
         self._err = err
@@ -77,8 +80,7 @@ class JsonOutput:
             "seed": self._seed,
             "figures": figures.named(link),
         }
-        self._out.write(json.dumps(record) + "\n")
-        self._out.flush()
+        self._write(record if self.record_type is None else {"type": self.record_type, **record})
 
     def total(self, figures: Figures, link: LinkFigures) -> None:
         """The answers carry their figures."""
@@ -90,6 +92,21 @@ class JsonOutput:
     def failure(self, number: int, of: int, message: str) -> None:
         """To standard error."""
         self._err.write(_failure(number, of, message))
+
+    def _write(self, record: dict[str, object]) -> None:
+        self._out.write(json.dumps(record) + "\n")
+        self._out.flush()
+
+
+class StreamJsonOutput(JsonOutput):
+    """JSON objects on `out`, nothing else there: {"type": "text", "piece": ...} as the text comes, then the answer."""
+
+    record_type = "answer"
+
+    def piece(self, piece: Piece) -> None:
+        """Write its text at once."""
+        if piece.text:
+            self._write({"type": "text", "piece": piece.text})
 
 
 class TextOutput:

@@ -78,6 +78,9 @@ def run_target(
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per answer, nothing else.")] = False,
+    stream_json: Annotated[
+        bool, typer.Option("--stream-json", help="JSON objects: the text piece by piece, then the answer as by --json.")
+    ] = False,
 ) -> None:
     """Answer prompts. The text is that of the model alone, whatever a hub does; only the speed changes."""
     _check_options(device, hub, token_file, require_hub, no_speculation)
@@ -87,13 +90,12 @@ def run_target(
 
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.bundles.cache import find_bundle
-    from starsd_edge.cli.answer_output import JsonOutput, TextOutput
     from starsd_edge.speculation.sampling import SamplingParams
     from starsd_jetson.decoder import Request
     from starsd_jetson.target import Target, draft_shape
 
     sampling = SamplingParams(temperature, top_k, top_p, seed)
-    output = JsonOutput(sys.stdout, sys.stderr, name, seed) if as_json else TextOutput(sys.stdout, sys.stderr, seed)
+    output = _output(as_json, stream_json, name, seed)
     target = Target.open(load_bundle(find_bundle(bundle)), device, threads)
     shape = draft_shape(target.engine.spec, draft_depth, draft_nodes, draft_branching, allow_inexact)
     request = Request((), sampling, max_tokens, target.context(context), shape, tuple(stop or ()))
@@ -113,6 +115,14 @@ def run_target(
             code = 128 + signal.SIGPIPE
     if code:
         raise typer.Exit(code)
+
+
+def _output(as_json: bool, stream_json: bool, name: str, seed: int) -> AnswerOutput:
+    from starsd_edge.cli.answer_output import JsonOutput, StreamJsonOutput, TextOutput
+
+    if stream_json:
+        return StreamJsonOutput(sys.stdout, sys.stderr, name, seed)
+    return JsonOutput(sys.stdout, sys.stderr, name, seed) if as_json else TextOutput(sys.stdout, sys.stderr, seed)
 
 
 class _Interrupt:

@@ -1,0 +1,61 @@
+"""`starsd-edge demo`: a hub and some targets on this machine, each a process of its own, answering side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from starsd_edge.errors import StarsdError
+
+PROMPTS = (
+    "Explain in a few sentences why the sky is blue.",
+    "Write a short story about a lighthouse keeper and a lost ship.",
+    "List five tips for someone who learns to cook, one per line.",
+    "Describe how a bicycle stays upright.",
+    "What should a visitor know about the city of Rome?",
+    "Write a Python function that returns the Fibonacci numbers up to n, and explain it.",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    target: Annotated[str, typer.Option(help="Bundle of the target model.")] = "smollm2-135m-fp32",
+    draft: Annotated[str, typer.Option(help="Bundle of the draft model.")] = "smollm2-135m-int8",
+    targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="How many targets.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of panels, for logs.")] = False,
+) -> None:
+    """Run a star on this machine: one hub, several targets, their answers side by side, then the figures."""
+    import asyncio
+    import os
+    import sys
+
+    from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.cli.demo_star import Star, StarPlan
+    from starsd_edge.cli.demo_view import LiveView, PlainView, summary, view_console
+
+    cores = os.cpu_count() or 1
+    plan = StarPlan(
+        target=find_bundle(target),
+        draft=find_bundle(draft),
+        prompts=PROMPTS[:targets],
+        max_tokens=max_tokens,
+        threads=max(1, cores // (targets + 1)),
+    )
+    console = view_console(sys.stdout)
+    typer.echo(
+        f"One hub and {targets} targets on this machine share its {cores} CPU cores, so each is slower than on a "
+        "device of its own: what to look at is how much of the drafts is accepted."
+    )
+    names = [f"target {number + 1}" for number in range(targets)]
+    view = PlainView(console, names) if plain or not console.is_terminal else LiveView(console, names)
+    results = asyncio.run(Star(plan, view).run())
+    console.print(summary(names, results))
+    failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
+    if failed:
+        raise StarsdError("; ".join(failed))

@@ -1,0 +1,186 @@
+"""The processes of the demo: started, read, and ended again whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from starsd_edge.children import end_with_parent
+from starsd_edge.errors import StarsdError
+
+_HUB_START_S = 120.0  # loading a draft model from a slow disk; a hub that hangs must not hang the demo
+_GRACE_S = 5.0  # from asking a process to end until it is killed
+_MAX_LINE_BYTES = 1 << 22  # an answer's line carries its token ids
+
+
+@dataclass(frozen=True)
+class StarPlan:
+    """What to run.
+
+    Attributes:
+        target, draft: directories of bundles.
+        prompts: one target for each.
+        max_tokens: of an answer.
+        threads: of each process's engine.
+    """
+
+    target: Path
+    draft: Path
+    prompts: Sequence[str]
+    max_tokens: int
+    threads: int
+
+
+@dataclass
+class TargetResult:
+    """How one target fared.
+
+    Attributes:
+        figures: the figures of its answer by name; empty when it failed.
+        finished_s: seconds from the start of all targets until its answer was whole.
+        failure: one line, or "" when it answered.
+    """
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    finished_s: float = 0.0
+    failure: str = ""
+
+
+class View(Protocol):
+    """Where the answers are shown."""
+
+    def __enter__(self) -> View:
+        """Begin."""
+
+    def __exit__(self, *error: object) -> None:
+        """End."""
+
+    def piece(self, target: int, text: str) -> None:
+        """More text of a target's answer."""
+
+    def end(self, target: int, result: TargetResult) -> None:
+        """It is over."""
+
+
+class Star:
+    """A hub and its targets."""
+
+    def __init__(self, plan: StarPlan, view: View) -> None:
+        self._plan = plan
+        self._view = view
+
+    async def run(self) -> list[TargetResult]:
+        """Start the hub, then every target at once, and wait for their answers.
+
+        Raises:
+            StarsdError: the hub does not start.
+        """
+        plan = self._plan
+        hub_arguments = ["run-draft", str(plan.draft), "--port", "0", "--threads", str(plan.threads)]
+        async with _started(hub_arguments) as hub:
+            url = await _address_of(hub)
+            started = time.monotonic()
+            with self._view:
+                answers = [self._answer(number, url, started) for number in range(len(plan.prompts))]
+                return list(await asyncio.gather(*answers))
+
+    async def _answer(self, number: int, url: str, started: float) -> TargetResult:
+        plan = self._plan
+        result = TargetResult()
+        arguments = ["run-target", str(plan.target), "--hub", url, "--require-hub", "--stream-json"]
+        arguments += ["--name", f"target-{number + 1}", "--max-tokens", str(plan.max_tokens)]
+        arguments += ["--threads", str(plan.threads), "--prompt", plan.prompts[number]]
+        async with _started(arguments) as process:
+            async for line in _lines(process):
+                event = json.loads(line)
+                if event["type"] == "text":
+                    self._view.piece(number, event["piece"])
+                else:
+                    result.figures = event["figures"]
+                    result.finished_s = time.monotonic() - started
+            code = await process.wait()
+            if code != 0 or not result.figures:
+                result.failure = await process.last_words() or f"ended with exit code {code}"
+        self._view.end(number, result)
+        return result
+
+
+class _Child:
+    """A `starsd-edge` process whose standard output is read here; of what it says on standard error the end is kept."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.stdout = cast("asyncio.StreamReader", process.stdout)
+        self._errors = asyncio.create_task(_last_line(cast("asyncio.StreamReader", process.stderr)))
+
+    async def wait(self) -> int:
+        """Its exit code, when it ends."""
+        return await self._process.wait()
+
+    async def last_words(self) -> str:
+        """The last line it wrote on standard error; call when it has ended."""
+        return (await self._errors).removeprefix("error: ")
+
+    async def end(self) -> None:
+        """Ask it to end, and insist."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), _GRACE_S)
+            except asyncio.TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        self._errors.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _started(arguments: Sequence[str]) -> AsyncIterator[_Child]:
+    """A child that is gone when the block ends. Ctrl-C on a terminal reaches us alone (it has a session of its own)."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "starsd_edge.cli", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_MAX_LINE_BYTES,
+        start_new_session=True,
+        preexec_fn=partial(end_with_parent, signal.SIGTERM),
+    )
+    child = _Child(process)
+    try:
+        yield child
+    finally:
+        await child.end()
+
+
+async def _address_of(hub: _Child) -> str:
+    """The ws:// address in the line with which a hub says that it listens."""
+    try:
+        line = await asyncio.wait_for(hub.stdout.readline(), _HUB_START_S)
+    except asyncio.TimeoutError:
+        raise StarsdError(f"the hub did not start within {_HUB_START_S:.0f} s: try `starsd-edge run-draft`") from None
+    words = line.decode(errors="replace").split()
+    address = next((word for word in words if word.startswith("ws://")), None)
+    if address is None:
+        raise StarsdError(f"the hub did not start: {await hub.last_words() or 'it gave no reason'}")
+    return address
+
+
+async def _lines(process: _Child) -> AsyncIterator[bytes]:
+    while line := await process.stdout.readline():
+        yield line
+
+
+async def _last_line(stream: asyncio.StreamReader) -> str:
+    last = ""
+    while line := await stream.readline():
+        last = line.decode(errors="replace").strip() or last
+    return last
