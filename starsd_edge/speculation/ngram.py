@@ -6,6 +6,7 @@ as many entries as it has nodes, whatever the length of the text.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -14,6 +15,8 @@ from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 
 DEFAULT_MAX_ORDER = 4
 DEFAULT_MIN_ORDER = 2
+
+_NONE = -1
 
 
 class NgramIndex:
@@ -27,10 +30,8 @@ class NgramIndex:
     def __init__(self, max_order: int = DEFAULT_MAX_ORDER, min_order: int = DEFAULT_MIN_ORDER) -> None:
         if not 1 <= min_order <= max_order:
             raise ValueError(f"orders must satisfy 1 <= min <= max, not {min_order} and {max_order}")
-        self._orders = range(max_order, min_order - 1, -1)
+        self._orders = [_Order(length) for length in range(max_order, min_order - 1, -1)]
         self._tokens: list[int] = []
-        self._following: dict[tuple[int, ...], list[int]] = {}
-        """Indices of the tokens that followed each n-gram, oldest first. The text's last n-gram has no entry yet."""
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -38,10 +39,8 @@ class NgramIndex:
     def append(self, ids: Iterable[int]) -> None:
         """Take in the next tokens of the text."""
         for token in ids:
-            end = len(self._tokens)
             for order in self._orders:
-                if order <= end:
-                    self._following.setdefault(tuple(self._tokens[end - order :]), []).append(end)
+                order.note(self._tokens)
             self._tokens.append(int(token))
 
     def draft(self, shape: DraftShape) -> DraftTree:
@@ -57,9 +56,7 @@ class NgramIndex:
         """At most `limit` distinct indices of tokens that followed what the text now ends with."""
         seen: set[int] = set()
         for order in self._orders:
-            if order > len(self._tokens):
-                continue
-            for start in reversed(self._following.get(tuple(self._tokens[-order:]), [])):
+            for start in order.matches(self._tokens):
                 if len(seen) >= limit:
                     return
                 if start not in seen:
@@ -73,6 +70,33 @@ class NgramIndex:
         while True:
             yield self._tokens[start + offset % period]
             offset += 1
+
+
+class _Order:
+    """Where the n-grams of one length stood, each linked to where it stood before: one dictionary entry per n-gram."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._latest: dict[tuple[int, ...], int] = {}
+        self._earlier = array("q")
+        """For each index of the text, the index before it that followed the same n-gram, or `_NONE`."""
+
+    def note(self, text: list[int]) -> None:
+        """The next token will follow what the text ends with."""
+        end = len(text)
+        earlier = _NONE
+        if end >= self._length:
+            ngram = tuple(text[end - self._length :])
+            earlier = self._latest.get(ngram, _NONE)
+            self._latest[ngram] = end
+        self._earlier.append(earlier)
+
+    def matches(self, text: list[int]) -> Iterator[int]:
+        """Indices of the tokens that followed what the text ends with, latest first."""
+        start = self._latest.get(tuple(text[-self._length :]), _NONE)
+        while start != _NONE:
+            yield start
+            start = self._earlier[start]
 
 
 class _Paths:

@@ -14,6 +14,7 @@ import pytest
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
+from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.speculation.verify import Verdict, verify
 from tests.support.prefix_engine import PrefixEngine, PrefixSequence
@@ -197,6 +198,26 @@ def test_what_the_target_would_say_is_accepted_at_any_temperature(sampling: dict
     assert drafted.rounds == -(-(LENGTH - 1) // 6)
     assert among.rounds == -(-(LENGTH - 1) // 5)
     assert generate(params, wrong(plain.tokens)).rounds == plain.rounds == LENGTH - 1
+
+
+@pytest.mark.parametrize("max_tokens", [7, 50])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_answer_ends_alike_with_every_drafter(seed: int, max_tokens: int) -> None:
+    params = SamplingParams(temperature=1.0, seed=seed)
+    plain = generate(params).tokens
+    eos = plain[len(PROMPT) + 20]
+
+    def answer(tokens: list[int]) -> tuple[list[int], str | None]:
+        stopper = Stopper(StopRules(frozenset({eos}), max_tokens, LENGTH))
+        for end, token in enumerate(tokens):
+            if reason := stopper.push(token):
+                return tokens[: end + (reason == "length")], reason
+        return tokens, None
+
+    expected = answer(plain[len(PROMPT) :])
+    assert expected[1] is not None
+    for name, drafter in drafters(plain, seed).items():
+        assert answer(generate(params, drafter).tokens[len(PROMPT) :]) == expected, name
 
 
 def test_seeds_and_choices_give_different_texts_and_repeat_themselves() -> None:
