@@ -10,14 +10,13 @@ of depth d fills the KV up to n + 1 + d rows and emits at most d + 1 tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.engine import Engine, EngineSpec, causal_mask
-from starsd_edge.runtime.engine import Sequence as EngineSequence
+from starsd_edge.runtime.engine import Engine, causal_mask
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -149,34 +148,34 @@ def fit(tree: DraftTree, shape: DraftShape, vocab_size: int) -> DraftTree:
     return tree.clip(shape.max_nodes, shape.max_depth)
 
 
-@dataclass
 class _Answering:
     """The state of one answer: what is committed, what is emitted, whether it is over."""
 
-    engine: Engine
-    tokenizer: Tokenizer
-    request: Request
-    source: DraftSource
-    clock: Callable[[], float]
-    on_piece: Callable[[Piece], None]
-
-    finish_reason: str | None = None
-    tokens: list[int] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    stats: RoundStats = field(default_factory=RoundStats)
-
-    def __post_init__(self) -> None:
-        request, spec = self.request, self.engine.spec
-        self.spec: EngineSpec = spec
-        self.shape = request.shape.clamp(spec.max_tree - 1, request.shape.max_depth)
-        self.sampler = Sampler(request.sampling, self.tokenizer.size)
-        self.stream = TextStream(self.tokenizer, request.stop)
-        self.stopper = Stopper(
-            StopRules(self.tokenizer.eos_ids, request.max_tokens, request.context - len(request.prompt))
-        )
-        self.started = self.clock()
-        self.first_token_at = self.started
-        self.seq: EngineSequence = self.engine.open(request.context)
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        request: Request,
+        source: DraftSource,
+        clock: Callable[[], float],
+        on_piece: Callable[[Piece], None],
+    ) -> None:
+        self.engine = engine
+        self.spec = engine.spec
+        self.request = request
+        self.source = source
+        self.clock = clock
+        self.on_piece = on_piece
+        self.started = self.first_token_at = clock()
+        self.shape = request.shape.clamp(self.spec.max_tree - 1, request.shape.max_depth)
+        self.sampler = Sampler(request.sampling, tokenizer.size)
+        self.stream = TextStream(tokenizer, request.stop)
+        self.stopper = Stopper(StopRules(tokenizer.eos_ids, request.max_tokens, request.context - len(request.prompt)))
+        self.seq = engine.open(request.context)
+        self.finish_reason: str | None = None
+        self.tokens: list[int] = []
+        self.text: list[str] = []
+        self.stats = RoundStats()
 
     def prefill(self, cancelled: Callable[[], bool]) -> None:
         """Commit the prompt chunk by chunk and choose the first token."""

@@ -1,0 +1,277 @@
+"""Drafts from a hub that is in time, late, silent, away or wrong: when they are asked for, awaited, rebased, used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from starsd_edge.protocol.target_side import DraftArrived
+from starsd_edge.speculation.sampling import SamplingParams
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_jetson.decoder import decode
+from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
+from starsd_jetson.hub_drafting import Asked, HubDrafts
+from starsd_jetson.patience import Patience
+from tests.support.decoding import Plain, letters, next_token, plain_answer, request
+from tests.support.draft_sources import future
+from tests.support.prefix_engine import PrefixEngine
+from tests.support.trees import random_tree, tree_of
+
+CHAIN = DraftShape(4, 4)
+NEVER = float("inf")
+
+
+class Clock:
+    """Time that passes only while something waits or works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeChannel:
+    """A hub whose answers are made by `answer(epoch, text)` -> (seconds, tree, base_len), each delivered when due."""
+
+    clock: Clock
+    answer: Callable[[int, list[int]], tuple[float, DraftTree, int]]
+    is_there: Callable[[], bool] = lambda: True
+    text: list[int] = field(default_factory=list)
+    pending: int | None = None
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, base_len)"""
+    due: list[tuple[float, DraftArrived]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    closed: bool = False
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        self.text.extend(ids)
+
+    def extend(self) -> None:
+        pass
+
+    def request(self, shape: DraftShape) -> Asked | None:
+        assert self.pending is None, "one request at a time"
+        if not self.is_there():
+            return None
+        epoch = len(self.asked) + 1
+        self.asked.append((epoch, len(self.text) - 1))
+        self.pending = epoch
+        delay, tree, base_len = self.answer(epoch, list(self.text))
+        arrived = DraftArrived(None, epoch, base_len, tree, round(delay * 1e6) if delay < NEVER else 0, 0, 0, 0, 40)  # type: ignore[arg-type]
+        self.due.append((self.clock.now + delay, arrived))
+        return Asked(epoch, 50)
+
+    def wait(self, timeout_s: float) -> DraftArrived | None:
+        self.waits.append(timeout_s)
+        if not self.is_there():
+            self.pending = None
+            return None
+        ready = [item for item in self.due if item[0] <= self.clock.now + timeout_s]
+        if not ready:
+            self.clock.now += timeout_s
+            return None
+        at, arrived = min(ready, key=lambda item: item[0])
+        self.due.remove((at, arrived))
+        self.clock.now = max(self.clock.now, at)
+        if self.pending is not None and arrived.epoch >= self.pending:
+            self.pending = None
+        return arrived
+
+    def give_up(self) -> None:
+        self.pending = None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Desk:
+    """A source on a fake channel, driven by hand."""
+
+    def __init__(self, answer: Callable[[int, list[int]], tuple[float, DraftTree, int]]) -> None:
+        self.clock = Clock()
+        self.channel = FakeChannel(self.clock, answer, text=[9])
+        self.source = HubDrafts(lambda t_first, kind: self.channel, NoDrafts(), Patience(), self.clock)
+        self.source.begin(9, "greedy")
+
+    def round(self, new: Sequence[int], verify_s: float = 0.1) -> list[int]:
+        """Emit these tokens, ask, take, verify; the tokens of the tree."""
+        self.source.append(new, None)
+        self.source.ask(CHAIN)
+        tree = self.source.take().tree
+        self.clock.now += verify_s
+        return tree.tokens.tolist()
+
+
+def root_of(text: list[int]) -> int:
+    return len(text) - 1
+
+
+def test_draft_in_time_is_used() -> None:
+    desk = Desk(lambda epoch, text: (0.02, DraftTree.chain([epoch, 7]), root_of(text)))
+    assert desk.round([1, 2, 3]) == [1, 7]
+    assert desk.round([4]) == [2, 7]
+    assert desk.channel.asked == [(1, 3), (2, 4)]
+
+
+def test_late_draft_is_rebased_onto_what_was_emitted_meanwhile() -> None:
+    slow = DraftTree.chain([5, 6, 7, 8])
+    desk = Desk(lambda epoch, text: (0.5, slow, root_of(text)))
+    assert desk.round([1]) == []  # 0.25 s of waiting, 0.1 s of verifying
+    assert desk.round([5], verify_s=0.2) == []  # the request is still out: no second one, no waiting
+    assert desk.round([6]) == [7, 8]
+    assert desk.channel.asked == [(1, 1)]
+
+
+def test_late_draft_of_another_path_is_dropped_and_asked_anew() -> None:
+    desk = Desk(lambda epoch, text: (0.4 if epoch == 1 else 0.01, DraftTree.chain([5, 6, 7]), root_of(text)))
+    assert desk.round([1], verify_s=0.2) == []
+    assert desk.round([8]) == [5, 6, 7]
+    assert desk.channel.asked == [(1, 1), (2, 2)]
+
+
+def test_late_draft_that_was_caught_up_with_is_dropped() -> None:
+    desk = Desk(lambda epoch, text: (0.4 if epoch == 1 else NEVER, DraftTree.chain([5, 6]), root_of(text)))
+    assert desk.round([1], verify_s=0.2) == []
+    assert desk.round([5, 6, 7]) == []
+    assert desk.channel.asked == [(1, 1), (2, 4)]
+
+
+def test_waiting_happens_once_per_request() -> None:
+    desk = Desk(lambda epoch, text: (NEVER, DraftTree.empty(), 0))
+    for _ in range(7):
+        desk.round([1])
+    assert desk.clock.now == pytest.approx(0.25 + 7 * 0.1)
+
+
+def test_silent_hub_is_asked_less_and_less() -> None:
+    desk = Desk(lambda epoch, text: (NEVER, DraftTree.empty(), 0))
+    for _ in range(600):
+        desk.round([1])
+    assert desk.clock.now - 600 * 0.1 < 0.5
+    assert len(desk.channel.asked) <= 7
+
+
+def test_hub_that_is_away_costs_nothing() -> None:
+    desk = Desk(lambda epoch, text: (0.0, DraftTree.empty(), 0))
+    desk.channel.is_there = lambda: False
+    for _ in range(5):
+        assert desk.round([1]) == []
+    assert desk.clock.now == pytest.approx(5 * 0.1)
+
+
+def test_hub_that_leaves_while_awaited_is_not_waited_for() -> None:
+    desk = Desk(lambda epoch, text: (NEVER, DraftTree.empty(), 0))
+    desk.source.append([1], None)
+    desk.source.ask(CHAIN)
+    desk.channel.is_there = lambda: False
+    assert len(desk.source.take().tree) == 0
+    assert desk.clock.now == 0
+    desk.channel.is_there = lambda: True
+    desk.channel.answer = lambda epoch, text: (0.01, DraftTree.chain([3]), root_of(text))
+    assert desk.round([2]) == [3]
+
+
+@pytest.mark.parametrize("base_len", [-1, 3, 500])
+def test_draft_for_a_root_that_never_was_is_dropped(base_len: int) -> None:
+    desk = Desk(lambda epoch, text: (0.01, DraftTree.chain([1]), base_len))
+    assert desk.round([1]) == []
+
+
+def test_nothing_is_asked_when_no_draft_fits() -> None:
+    desk = Desk(lambda epoch, text: (0.01, DraftTree.chain([1]), root_of(text)))
+    desk.source.append([1], None)
+    desk.source.ask(DraftShape(4, 0))
+    assert len(desk.source.take().tree) == 0
+    assert desk.channel.asked == []
+
+
+def test_bytes_and_waits_are_reported_once() -> None:
+    desk = Desk(lambda epoch, text: (0.02, DraftTree.chain([1]), root_of(text)))
+    desk.source.append([1], None)
+    desk.source.ask(CHAIN)
+    draft = desk.source.take()
+    assert (draft.origin, draft.late, draft.bytes_up, draft.bytes_down) == ("hub", False, 50, 40)
+    assert draft.wait_s == pytest.approx(0.02)
+    desk.channel.is_there = lambda: False
+    desk.source.ask(CHAIN)
+    draft = desk.source.take()
+    assert (draft.origin, draft.bytes_up, draft.bytes_down) == ("none", 0, 0)
+
+
+def test_answer_closes_its_session() -> None:
+    desk = Desk(lambda epoch, text: (0.02, DraftTree.empty(), 0))
+    desk.source.end()
+    assert desk.channel.closed
+
+
+# Whole answers.
+
+
+class WorkingEngine(PrefixEngine):
+    """Every pass takes a while on the fake clock, so that drafts come in time, late or after the answer."""
+
+    clock: Clock
+
+    def forward(self, *arguments, **named):  # type: ignore[no-untyped-def]
+        self.clock.now += 0.03
+        return super().forward(*arguments, **named)
+
+
+def unreliable(
+    seed: int, engine: PrefixEngine, sampling: SamplingParams
+) -> Callable[..., tuple[float, DraftTree, int]]:
+    """Right, half right and random drafts, in any time, sometimes for another root."""
+    rng = np.random.default_rng(seed)
+
+    def answer(epoch: int, text: list[int]) -> tuple[float, DraftTree, int]:
+        true = future(lambda prefix: next_token(engine, sampling, prefix), text, int(rng.integers(1, 9)))
+        broken = [*true[:2], int(rng.integers(24))]
+        tree = [tree_of([true, broken]), tree_of([broken, true]), random_tree(rng, DraftShape(9, 4, 3), 24)][
+            rng.integers(3)
+        ]
+        delay = float(rng.choice([0.001, 0.02, 0.1, 0.3, 5.0, NEVER], p=[0.3, 0.2, 0.2, 0.2, 0.05, 0.05]))
+        return delay, tree, len(text) - 1 - int(rng.choice([0, 0, 0, 0, 1, -1, 4]))
+
+    return answer
+
+
+def flickering(seed: int) -> Callable[[], bool]:
+    """A link that is down now and then."""
+    rng = np.random.default_rng(seed)
+    return lambda: bool(rng.random() < 0.9)
+
+
+@pytest.mark.parametrize("fallback", [NoDrafts, NgramDrafts])
+@pytest.mark.parametrize("shape", [DraftShape(4, 4, 1), DraftShape(12, 5, 3)])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_text_does_not_depend_on_the_hub(
+    temperature: float, shape: DraftShape, fallback: Callable[[], DraftSource]
+) -> None:
+    origins: dict[str, int] = {}
+    late = 0
+    for seed in range(5):
+        clock = Clock()
+        engine = WorkingEngine(seed)
+        engine.clock = clock
+        wanted = request(sampling=SamplingParams(temperature, seed=seed), shape=shape, max_tokens=60)
+        channel = FakeChannel(clock, unreliable(seed, engine, wanted.sampling), flickering(seed))
+
+        def open_channel(t_first: int, kind: str, channel: FakeChannel = channel) -> FakeChannel:
+            channel.text.append(t_first)
+            return channel
+
+        source = HubDrafts(open_channel, fallback(), Patience(), clock)
+        answer = decode(engine, letters([]), wanted, source, clock=clock)
+        assert Plain.of(answer) == plain_answer(engine, letters([]), wanted)
+        for origin, rounds in answer.stats.by_origin.items():
+            origins[origin] = origins.get(origin, 0) + rounds
+        late += answer.stats.late
+    assert origins["hub"] > 10
+    assert late > 0
