@@ -175,6 +175,14 @@ def path_of(tree: DraftTree, node: int) -> list[int]:
     return path
 
 
+def test_a_chain_cut_by_its_nodes_computes_no_more_than_them() -> None:
+    engine = PrefixEngine(seed=2)
+    drafter = drafter_on(engine)
+    begin(drafter, 1, PROMPT)
+    assert len(draft(drafter, 1, DraftShape(3, 8))) == 3
+    assert engine.forward_sizes == [5, 1, 1]
+
+
 def test_no_level_is_computed_that_cannot_be_in_the_tree() -> None:
     engine = PrefixEngine(seed=2, order_weight=0.1, prefix_weight=0.1)  # nearly flat: siblings beat deeper levels
     drafter = drafter_on(engine)

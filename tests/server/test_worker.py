@@ -123,6 +123,15 @@ def test_time_is_booked_as_it_was_spent(bench: Bench) -> None:
     assert bench.worker.time_use() == TimeUse(busy_s=0.5, idle_s=3.0, lag_s=0.1875)
 
 
+def test_the_wait_of_the_oldest_work_counts_whatever_comes_after(bench: Bench) -> None:
+    bench.open(1)
+    bench.clock.now += 0.5
+    bench.open(2)
+    bench.clock.now += 0.5
+    bench.work(1)
+    assert bench.worker.time_use() == TimeUse(lag_s=1.0)
+
+
 def test_a_drafter_that_raises_for_one_session_costs_that_session_only(bench: Bench) -> None:
     def fail_for_two(session: int) -> None:
         if session == 2:
