@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.catalogue import resolve_model
+from starsd_edge.runtime.engine import Engine
+from starsd_edge.runtime.loading import open_engine
+from starsd_edge.text.tokenizer import Tokenizer
+from tests.support.bundle_store import exported
+
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu")
+_ENGINE_THREADS = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +29,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def model_file() -> Path:
     """The default model's GGUF, fetched once into the cache."""
-    from starsd_edge.bundles.catalogue import resolve_model
-
     return resolve_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def bundle_fp32(model_file: Path) -> Bundle:
+    """The default model with fp32 weights and fp16 KV."""
+    return exported(model_file, "fp32")
+
+
+@pytest.fixture(scope="session")
+def bundle_int8(model_file: Path) -> Bundle:
+    """The default model with int8 weights and fp16 KV."""
+    return exported(model_file, "int8")
+
+
+@pytest.fixture(scope="session")
+def engine_fp32(bundle_fp32: Bundle) -> Engine:
+    """An engine of `bundle_fp32`; sequences are what a test opens on it."""
+    return open_engine(bundle_fp32, threads=_ENGINE_THREADS)
+
+
+@pytest.fixture(scope="session")
+def engine_int8(bundle_int8: Bundle) -> Engine:
+    """An engine of `bundle_int8`."""
+    return open_engine(bundle_int8, threads=_ENGINE_THREADS)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(bundle_fp32: Bundle) -> Tokenizer:
+    """The default model's tokenizer, which every one of its bundles holds."""
+    return Tokenizer.load(bundle_fp32.path, bundle_fp32.manifest.text)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 from starsd_edge.children import end_with_parent
 from starsd_edge.errors import StarsdError
 
+PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 _HUB_START_S = 120.0  # loading a draft model from a slow disk; a hub that hangs must not hang the demo
 _GRACE_S = 5.0  # from asking a process to end until it is killed
 _MAX_LINE_BYTES = 1 << 22  # an answer's line carries its token ids
@@ -74,9 +75,10 @@ class View(Protocol):
 class Star:
     """A hub and its targets."""
 
-    def __init__(self, plan: StarPlan, view: View) -> None:
+    def __init__(self, plan: StarPlan, view: View, program: Sequence[str] = PROGRAM) -> None:
         self._plan = plan
         self._view = view
+        self._program = program
 
     async def run(self) -> list[TargetResult]:
         """Start the hub, then every target at once, and wait for their answers.
@@ -86,7 +88,7 @@ class Star:
         """
         plan = self._plan
         hub_arguments = ["run-draft", str(plan.draft), "--port", "0", "--threads", str(plan.threads)]
-        async with _started(hub_arguments) as hub:
+        async with _started([*self._program, *hub_arguments]) as hub:
             url = await _address_of(hub)
             started = time.monotonic()
             with self._view:
@@ -99,7 +101,7 @@ class Star:
         arguments = ["run-target", str(plan.target), "--hub", url, "--require-hub", "--stream-json"]
         arguments += ["--name", f"target-{number + 1}", "--max-tokens", str(plan.max_tokens)]
         arguments += ["--threads", str(plan.threads), "--prompt", plan.prompts[number]]
-        async with _started(arguments) as process:
+        async with _started([*self._program, *arguments]) as process:
             async for line in _lines(process):
                 event = json.loads(line)
                 if event["type"] == "text":
@@ -143,10 +145,10 @@ class _Child:
 
 
 @contextlib.asynccontextmanager
-async def _started(arguments: Sequence[str]) -> AsyncIterator[_Child]:
+async def _started(command: Sequence[str]) -> AsyncIterator[_Child]:
     """A child that is gone when the block ends. Ctrl-C on a terminal reaches us alone (it has a session of its own)."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "starsd_edge.cli", *arguments),
+        *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

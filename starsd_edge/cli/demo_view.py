@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
@@ -22,7 +23,7 @@ _HEADINGS = (
     "tokens/s",
     "accepted_\nper_round",
     "tokens_\nper_round",
-    "RTT ms",
+    "RTT\nms",
     "bytes up\nper round",
     "bytes down\nper round",
 )
@@ -112,8 +113,8 @@ class LiveView:
 
 def summary(names: Sequence[str], results: Sequence[TargetResult]) -> Table:
     """The figures of every target that answered, and of all together."""
-    table = Table()
-    table.add_column("")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
     for heading in _HEADINGS:
         table.add_column(heading, justify="right")
     for name, result in zip(names, results, strict=True):

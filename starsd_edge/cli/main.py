@@ -22,6 +22,7 @@ from starsd_edge import __version__
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.errors import StarsdError
 
+PROGRAM = "starsd-edge"
 COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "bench", "demo")
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -38,7 +39,7 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; what went wrong is one line on standard error."""
     try:
-        code = build_app()(list(arguments), prog_name="starsd-edge", standalone_mode=False)
+        code = build_app()(list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except StarsdError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # the arguments do not parse
@@ -62,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 def build_app() -> typer.Typer:
     """The application with every command."""
     app = typer.Typer(
-        name="starsd-edge",
+        name=PROGRAM,
         help="Speculative decoding in a star: one draft model on a hub speeds up language models on many devices.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -99,7 +100,9 @@ def _refuse(error: typer.TyperException) -> int:
     message = error.format_message()
     if not message:  # no command was named and typer has shown the help
         return error.exit_code
-    return _fail(f"{message} (`starsd-edge --help` lists what there is)", error.exit_code)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else PROGRAM
+    return _fail(f"{message} (`{command} --help` lists what there is)", error.exit_code)
 
 
 def _fail(message: str, code: int) -> int:

@@ -90,9 +90,12 @@ def test_help_and_version(cli: CommandLine) -> None:
     assert cli("--version").out == f"starsd-edge {starsd_edge.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [("puil", "x"), ("pull", "--lsit"), ("--verbose",)])
-def test_arguments_that_do_not_parse_are_one_line(cli: CommandLine, arguments: tuple[str, ...]) -> None:
-    assert "`starsd-edge --help`" in cli.refused(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [(("puil", "x"), "starsd-edge"), (("pull", "--lsit"), "starsd-edge pull"), (("--verbose",), "starsd-edge")],
+)
+def test_arguments_that_do_not_parse_are_one_line(cli: CommandLine, arguments: tuple[str, ...], place: str) -> None:
+    assert f"`{place} --help`" in cli.refused(*arguments)
     assert cli(*arguments).code == 2
 
 
