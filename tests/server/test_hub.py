@@ -13,12 +13,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosed
 
+from starsd_edge.errors import UsageError
 from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, UNKNOWN_SESSION
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.protocol.messages import Error, Open, Opened
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
+from starsd_server.drafters.ngram import NgramDrafter
+from starsd_server.drafters.registry import DrafterRegistry
+from starsd_server.hub import Hub
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, hello, running_hub
 from tests.support.prefix_engine import PrefixEngine
@@ -380,3 +385,14 @@ async def test_a_drafting_thread_that_ends_by_a_fault_is_noticed() -> None:
         await client.ask(tag, 1, [1], new=0)
         await asyncio.wait_for(hub.hub.broken.wait(), PATIENCE_S)
         assert (await hub.get("/readyz"))[0] == 503
+
+
+async def test_of_two_hubs_that_start_on_one_port_at_once_the_second_says_it_is_in_use() -> None:
+    with bind("127.0.0.1", 0, has_token=False) as first:
+        port = first.getsockname()[1]
+        with bind("127.0.0.1", port, has_token=False) as second:  # free still: nobody listens
+            first.listen()
+            fallback = NgramDrafter(8)
+            hub = Hub(DrafterRegistry([fallback], fallback, required=False), HubSettings(), time.monotonic)
+            with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use"):
+                await hub.start(second)
