@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import socket
 from dataclasses import dataclass
 
 from starsd_edge.errors import StarsdError
@@ -47,6 +50,8 @@ def describe(error: BaseException) -> str:
     """What went wrong below the WebSocket, in a few words."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
         return "no answer in time"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "no such host"
+    # asyncio words its errors for programmers, and joins those of several addresses into one without a number.
+    number = re.search(r"\[Errno (\d+)\]", str(error))
+    return os.strerror(int(number[1])) if number else str(error) or type(error).__name__

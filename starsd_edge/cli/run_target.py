@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -103,9 +104,10 @@ def run_target(
         interrupted = stack.enter_context(_interruptible())
         link = None
         if address is not None:
-            link = _hub_link(address, target, name, request, output)
-            stack.enter_context(link)
+            notices = _Notices(output)
+            link = stack.enter_context(_hub_link(address, target, name, request, notices))
             _wait_for_hub(link, require_hub)
+            notices.release()
         source = _draft_source(link, no_speculation)
         try:
             code = _Run(target, request, source, link, output, interrupted).answer_all(asked, raw)
@@ -133,6 +135,29 @@ class _Interrupt:
 
     def __call__(self) -> bool:
         return self.pressed
+
+
+class _Notices:
+    """Lines about the link, held back until it is clear that the command goes on: if not, the error says it all."""
+
+    def __init__(self, output: AnswerOutput) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+        self._held: list[str] | None = []
+
+    def __call__(self, line: str) -> None:
+        with self._lock:
+            if self._held is not None:
+                self._held.append(line)
+                return
+        self._output.notice(line)
+
+    def release(self) -> None:
+        """Show those held back, and all that follow at once."""
+        with self._lock:
+            held, self._held = self._held or [], None
+        for line in held:
+            self._output.notice(line)
 
 
 @dataclass
@@ -234,13 +259,13 @@ def _hub_address(url: str | None, token_file: Path | None) -> HubAddress | None:
     return HubAddress.parse(url, token_file)
 
 
-def _hub_link(address: HubAddress, target: Target, name: str, request: Request, output: AnswerOutput) -> HubLink:
+def _hub_link(address: HubAddress, target: Target, name: str, request: Request, notices: _Notices) -> HubLink:
     import random
 
     from starsd_jetson.hub_link import HubLink
 
     hello = target.hello(name, request.shape, request.context)
-    return HubLink(address, hello, output.notice, time.monotonic, random.random)
+    return HubLink(address, hello, notices, time.monotonic, random.random)
 
 
 def _wait_for_hub(link: HubLink, required: bool) -> None:
