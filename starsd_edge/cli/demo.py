@@ -48,7 +48,7 @@ def demo(
         threads=max(1, cores // (targets + 1)),
     )
     console = view_console(sys.stdout)
-    typer.echo(
+    console.print(
         f"One hub and {targets} targets on this machine share its {cores} CPU cores, so each is slower than on a "
         "device of its own: what to look at is how much of the drafts is accepted."
     )

@@ -47,11 +47,13 @@ class TargetResult:
 
     Attributes:
         figures: the figures of its answer by name; empty when it failed.
-        finished_s: seconds from the start of all targets until its answer was whole.
+        first_s: seconds from the start of all targets until the first text of its answer.
+        finished_s: likewise until its answer was whole.
         failure: one line, or "" when it answered.
     """
 
     figures: dict[str, Any] = field(default_factory=dict)
+    first_s: float = 0.0
     finished_s: float = 0.0
     failure: str = ""
 
@@ -105,6 +107,7 @@ class Star:
             async for line in _lines(process):
                 event = json.loads(line)
                 if event["type"] == "text":
+                    result.first_s = result.first_s or time.monotonic() - started
                     self._view.piece(number, event["piece"])
                 else:
                     result.figures = event["figures"]

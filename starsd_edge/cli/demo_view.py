@@ -94,7 +94,7 @@ class LiveView:
 
     def end(self, target: int, result: TargetResult) -> None:
         """Show how it ended below its panel."""
-        self._endings[target] = _ending(result)
+        self._endings[target] = "failed" if result.failure else f"{result.figures['tokens_per_s']:.1f} tokens/s"
         self._draw()
 
     def _draw(self) -> None:
@@ -141,8 +141,12 @@ def _row(result: TargetResult) -> list[str]:
 
 
 def _together(results: Sequence[TargetResult]) -> list[str]:
-    """Sums of the tokens and the rate from the first start to the last end; the rest weighted by rounds."""
+    """The sum of the tokens, their rate between the first text and the last end, and the rest weighted by rounds.
+
+    As everywhere, a rate leaves out the first token of each answer, which belongs to the prefill.
+    """
     tokens = sum(result.figures["tokens"] for result in results)
+    seconds = max(result.finished_s for result in results) - min(result.first_s for result in results)
     rounds = [result.figures["rounds"] for result in results]
 
     def per_round(name: str) -> float:
@@ -152,7 +156,7 @@ def _together(results: Sequence[TargetResult]) -> list[str]:
     rtts = [result.figures["rtt_ms"] for result in results if result.figures["rtt_ms"] is not None]
     return [
         f"{tokens}",
-        f"{tokens / max(result.finished_s for result in results):.1f}",
+        f"{(tokens - len(results)) / seconds:.1f}" if seconds > 0 else "-",
         f"{per_round('accepted_per_round'):.2f}",
         f"{per_round('tokens_per_round'):.2f}",
         f"{sum(rtts) / len(rtts):.2f}" if rtts else "-",

@@ -165,7 +165,7 @@ def test_panels_show_the_end_of_each_answer_and_fit_the_width() -> None:
     last_frame = out.getvalue().split("\x1b[2K")[-1]
     assert "line 58" in last_frame
     assert "line 40" not in last_frame
-    assert "7 tokens" in last_frame
+    assert "3.2 tokens/s" in last_frame
     assert all(len(line) <= 80 for line in last_frame.splitlines())
 
 
@@ -174,10 +174,10 @@ def test_the_table_weighs_what_is_together_by_rounds() -> None:
     one = {**base, "tokens": 30, "rounds": 10, "tokens_per_s": 5.0, "accepted_per_round": 2.0, "tokens_per_round": 3.0}
     two = {**base, "tokens": 30, "rounds": 30, "tokens_per_s": 6.0, "accepted_per_round": 0.0, "tokens_per_round": 1.0}
     out = io.StringIO()
-    results = [TargetResult(one, 4.0), TargetResult(two, 5.0), TargetResult(failure="gone")]
+    results = [TargetResult(one, 1.0, 3.0), TargetResult(two, 2.0, 3.9), TargetResult(failure="gone")]
     Console(file=out, width=80).print(summary(["target 1", "target 2", "target 3"], results))
     together = next(line for line in out.getvalue().splitlines() if "together" in line).split()
-    assert together == ["together", "60", "12.0", "0.50", "1.50", "1.00", "10", "4"]
+    assert together == ["together", "60", "20.0", "0.50", "1.50", "1.00", "10", "4"]
     assert "failed" in out.getvalue()
     assert all(len(line) <= 80 for line in out.getvalue().splitlines())
 
