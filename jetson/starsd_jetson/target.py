@@ -25,15 +25,20 @@ class Target:
     tokenizer: Tokenizer
 
     @classmethod
-    def open(cls, bundle: Bundle, device: str = "cpu", threads: int | None = None) -> Target:
+    def open(
+        cls, bundle: Bundle, device: str = "cpu", threads: int | None = None, *, allow_inexact: bool = False
+    ) -> Target:
         """Load the engine and the tokenizer.
+
+        Args:
+            allow_inexact: verify trees also with weights for which only chains are exact.
 
         Raises:
             BundleError: the bundle's files are broken.
             EngineError: the engine cannot be opened on this device.
         """
         tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
-        return cls(bundle, open_engine(bundle, device, threads), tokenizer)
+        return cls(bundle, open_engine(bundle, device, threads, allow_inexact=allow_inexact), tokenizer)
 
     def encode(self, prompt: str, raw: bool) -> list[int]:
         """Token ids of a prompt: the user's turn of a chat where the bundle has a template, plain text if `raw`."""
@@ -72,9 +77,7 @@ class Target:
         )
 
 
-def draft_shape(
-    spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None, allow_inexact: bool
-) -> DraftShape:
+def draft_shape(spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None) -> DraftShape:
     """The largest tree to ask for; None leaves a number to us.
 
     Raises:
@@ -83,7 +86,7 @@ def draft_shape(
     largest = spec.max_tree - 1
     if nodes is not None and nodes > largest:
         raise UsageError(f"this bundle verifies drafts of at most {largest} nodes: lower --draft-nodes from {nodes}")
-    if (branching or 1) > 1 and not (spec.exact_trees or allow_inexact):
+    if (branching or 1) > 1 and not spec.exact_trees:
         raise UsageError(
             "this bundle's weights are exact for chains only: leave --draft-branching at 1, or give --allow-inexact"
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 _FIRST_CONNECT_S = 1.0
 """A hub that is there answers sooner; one that is not must not hold up the first answer."""
 _REQUIRED_CONNECT_S = 10.0
-_LATER_DEVICES = {"cuda", "jetson"}
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -97,8 +97,8 @@ def run_target(
 
     sampling = SamplingParams(temperature, top_k, top_p, seed)
     output = _output(as_json, stream_json, name, seed)
-    target = Target.open(load_bundle(find_bundle(bundle)), device, threads)
-    shape = draft_shape(target.engine.spec, draft_depth, draft_nodes, draft_branching, allow_inexact)
+    target = Target.open(load_bundle(find_bundle(bundle)), device, threads, allow_inexact=allow_inexact)
+    shape = draft_shape(target.engine.spec, draft_depth, draft_nodes, draft_branching)
     request = Request((), sampling, max_tokens, target.context(context), shape, tuple(stop or ()))
     with ExitStack() as stack:
         interrupted = stack.enter_context(_interruptible())
@@ -214,10 +214,9 @@ class _Run:
 def _check_options(
     device: str, hub: str | None, token_file: Path | None, require_hub: bool, no_speculation: bool
 ) -> None:
-    if device in _LATER_DEVICES:
-        raise UsageError(f"--device {device} comes with a later version of starsd-edge: use --device cpu")
-    if device != "cpu":
-        raise UsageError(f"there is no device {device}: use --device cpu")
+    from starsd_edge.runtime.loading import check_device
+
+    check_device(device)
     if hub is None and (require_hub or token_file is not None):
         raise UsageError("--require-hub and --token-file need --hub, the address of the hub")
     if hub is not None and no_speculation:
@@ -256,7 +255,7 @@ def _hub_address(url: str | None, token_file: Path | None) -> HubAddress | None:
         return None
     from starsd_jetson.hub_address import HubAddress
 
-    return HubAddress.parse(url, token_file)
+    return HubAddress.parse(url, None if token_file is None else read_token(token_file))
 
 
 def _hub_link(address: HubAddress, target: Target, name: str, request: Request, notices: _Notices) -> HubLink:

@@ -9,6 +9,18 @@ from starsd_edge.runtime.engine import Engine
 LATER_DEVICES = ("cuda", "jetson")
 
 
+def check_device(device: str) -> None:
+    """Whether a model can run on this device.
+
+    Raises:
+        UsageError: no such device, or not in this version.
+    """
+    if device in LATER_DEVICES:
+        raise UsageError(f"--device {device} comes with a later version of starsd-edge: use --device cpu for now")
+    if device != "cpu":
+        raise UsageError(f"no device {device!r}: use --device cpu")
+
+
 def open_engine(
     bundle: Bundle,
     device: str = "cpu",
@@ -29,10 +41,7 @@ def open_engine(
         UsageError: no such device, or not in this version.
         EngineError: the graph cannot be loaded.
     """
-    if device in LATER_DEVICES:
-        raise UsageError(f"--device {device} comes with a later version of starsd-edge: use --device cpu for now")
-    if device != "cpu":
-        raise UsageError(f"no device {device!r}: use --device cpu")
+    check_device(device)
     from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
 
     session = open_session(bundle.path / bundle.manifest.graph.file, threads, spinning)

@@ -34,7 +34,7 @@ PROMPT = "abacabadabacaba"
 def engine(monkeypatch: pytest.MonkeyPatch) -> PrefixEngine:
     """The model that the command will run."""
     engine = PrefixEngine(1, max_context=128)
-    monkeypatch.setattr(target_module, "open_engine", lambda bundle, device, threads: engine)
+    monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: engine)
     return engine
 
 
@@ -100,6 +100,14 @@ def test_json_says_everything_and_nothing_else(command: RunTarget, engine: Prefi
     assert figures["hub_drafter"] is None
 
 
+def test_pieces_as_json_are_the_text(command: RunTarget) -> None:
+    ended = command("--prompt", PROMPT, "--stream-json")
+    *pieces, answer = [json.loads(line) for line in ended.out.splitlines()]
+    assert [record["type"] for record in (*pieces, answer)] == ["text"] * len(pieces) + ["answer"]
+    assert len(pieces) > 1
+    assert "".join(record["piece"] for record in pieces) == answer["text"]
+
+
 def test_speculation_changes_nothing_but_the_rounds(command: RunTarget) -> None:
     drafted = command.records("--prompt", PROMPT)[0]
     plain = command.records("--prompt", PROMPT, "--no-speculation")[0]
@@ -138,6 +146,7 @@ def test_hub_that_is_away_is_said_once(command: RunTarget, engine: PrefixEngine)
 def test_wrong_token(command: RunTarget, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret-word\n")
+    token.chmod(0o600)
     with ScriptedHub(status=401) as hub:
         ended = command("--prompt", PROMPT, "--hub", hub.url, "--token-file", token, "--require-hub")
     assert (ended.code, ended.out) == (1, "")
@@ -203,7 +212,7 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
         (["--prompts", "/nowhere/prompts"], "cannot read the prompts"),
         (["--prompt", "a", "--device", "cuda"], "--device cuda comes with a later version"),
         (["--prompt", "a", "--device", "jetson"], "--device jetson comes with a later version"),
-        (["--prompt", "a", "--device", "abacus"], "no device abacus"),
+        (["--prompt", "a", "--device", "abacus"], "no device 'abacus'"),
         (["--prompt", "a", "--temperature", "-1"], "temperature"),
         (["--prompt", "a", "--temperature", "nan"], "temperature"),
         (["--prompt", "a", "--top-p", "0"], "top-p"),
@@ -218,7 +227,7 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
         (["--prompt", "a", "--hub", "ws://user:word@127.0.0.1:1"], "must not hold a secret"),
         (["--prompt", "a", "--require-hub"], "need --hub"),
         (["--prompt", "a", "--hub", "ws://h:1", "--no-speculation"], "leave out"),
-        (["--prompt", "a", "--hub", "ws://h:1", "--token-file", "/nowhere/token"], "cannot read the token file"),
+        (["--prompt", "a", "--hub", "ws://h:1", "--token-file", "/nowhere/token"], "cannot be read"),
     ],
 )
 def test_bad_input_is_one_line(command: RunTarget, arguments: list[str], says: str) -> None:
@@ -231,20 +240,14 @@ def test_missing_bundle_is_one_line(command: RunTarget, tmp_path: Path) -> None:
     assert "starsd-edge export" in command.refused("--prompt", "a")
 
 
-@pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe", b"x" * 5000])
-def test_token_files_that_hold_no_token(command: RunTarget, tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "token"
-    file.write_bytes(content)
-    assert "does not hold a token" in command.refused(
-        "--prompt", "a", "--hub", "ws://127.0.0.1:1", "--token-file", file
-    )
-
-
 def test_inexact_weights_draft_chains_only(
     command: RunTarget, engine: PrefixEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inexact = PrefixEngine(1, max_context=128, exact_trees=False)
-    monkeypatch.setattr(target_module, "open_engine", lambda bundle, device, threads: inexact)
+
+    def open_engine(*arguments: object, allow_inexact: bool) -> PrefixEngine:
+        return PrefixEngine(1, max_context=128, exact_trees=allow_inexact)
+
+    monkeypatch.setattr(target_module, "open_engine", open_engine)
     assert "--allow-inexact" in command.refused("--prompt", PROMPT, "--draft-branching", 3)
     tree = ("--prompt", PROMPT, "--max-tokens", 30, "--draft-branching", 3, "--allow-inexact")
     assert command(*tree).out == expected(engine).text + "\n"
