@@ -1,0 +1,102 @@
+"""A GGUF file as a checkpoint. The `gguf` library reads it; transformers turns it into a model."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from starsd_edge.bundles.fingerprints import source_fingerprint
+from starsd_edge.errors import UsageError
+from starsd_export.gguf_tokenizer import build_tokenizer
+
+_ARCHITECTURE = "general.architecture"
+
+
+class GgufSource:
+    """What the exporter asks of a GGUF file.
+
+    Raises:
+        UsageError: no GGUF file, or a damaged one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # The reader maps the file and builds a view per tensor, so a file that was cut short fails here.
+            self._reader = gguf.GGUFReader(path)
+        except (ValueError, IndexError, KeyError, OSError, OverflowError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"{path} is no whole GGUF file ({error}): fetch it again, or give a safetensors directory"
+            ) from None
+
+    @property
+    def model_type(self) -> str:
+        """GGUF's name of the architecture; transformers' own is the same for those that are supported."""
+        return str(self._field(_ARCHITECTURE, "unknown"))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights as float32."""
+        return 4 * sum(int(tensor.n_elements) for tensor in self._reader.tensors)
+
+    @cached_property
+    def _metadata(self) -> dict[str, Any]:
+        return {name: field.contents() for name, field in self._reader.fields.items()}
+
+    def _field(self, name: str, default: Any = None) -> Any:
+        field = self._reader.fields.get(name)
+        return default if field is None else field.contents()
+
+    @property
+    def chat_template(self) -> str | None:
+        """jinja source, or None."""
+        template = self._field("tokenizer.chat_template")
+        return None if template is None else str(template)
+
+    @property
+    def bos_id(self) -> int | None:
+        """Begin-of-sequence token."""
+        value = self._field("tokenizer.ggml.bos_token_id")
+        return None if value is None else int(value)
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Tokens that end an answer: end of sequence and, where stated, end of turn."""
+        found = (self._field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
+        return sorted({int(value) for value in found if value is not None})
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether a plain prompt begins with the begin-of-sequence token."""
+        return bool(self._field("tokenizer.ggml.add_bos_token", False))
+
+    @property
+    def licence(self) -> str:
+        """As the file states it."""
+        return str(self._field("general.license", "unknown"))
+
+    def tokenizer(self) -> dict[str, Any]:
+        """Contents of the tokenizer.json that gives the same ids."""
+        return build_tokenizer(self._path, self._metadata)
+
+    def fingerprint(self) -> str:
+        """source_fp: over the quantised bytes as they lie in the file."""
+        prefix = f"{self.model_type}."
+        numbers = {name: value for name, value in self._metadata.items() if name.startswith(prefix)}
+        tensors = {
+            tensor.name: hashlib.sha256(
+                f"{tensor.tensor_type.name} {tensor.shape.tolist()} ".encode()
+                + np.ascontiguousarray(tensor.data).tobytes()
+            ).hexdigest()
+            for tensor in self._reader.tensors
+        }
+        return source_fingerprint({"model_type": self.model_type, **numbers}, tensors)
+
+    def pretrained_arguments(self) -> dict[str, Any]:
+        """How transformers finds it."""
+        return {"pretrained_model_name_or_path": str(self._path.parent), "gguf_file": self._path.name}

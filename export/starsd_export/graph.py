@@ -1,0 +1,119 @@
+"""From a transformers model to an ONNX graph that fulfils contract 1 (`append` strategy)."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import onnx_ir
+import onnx_ir.passes.common as passes
+import torch
+from onnxscript import optimizer
+from onnxscript.rewriter import pattern, rewrite
+from transformers import PreTrainedModel
+
+from starsd_edge.runtime.onnx_engine import graph_inputs, graph_outputs
+from starsd_edge.runtime.torch_model import TargetGraph
+
+OPSET = 18
+"""The `append` strategy needs nothing newer, and TensorRT 10.3 reads up to 20."""
+_MAX_PAST = 1 << 20
+# Every dynamic dimension is traced at 2 or more: 0 and 1 would be baked in.
+_TRACED = {"tokens": 5, "past": 6, "rows": 3}
+
+
+def trace(model: PreTrainedModel, kv_dtype: str) -> onnx_ir.Model:
+    """The model as an ONNX graph with float32 weights.
+
+    Args:
+        model: float32, in evaluation mode.
+        kv_dtype: "float16" or "float32".
+    """
+    graph = TargetGraph(model)
+    config = model.config
+    layers = config.num_hidden_layers
+    arguments = _arguments(layers, config.num_key_value_heads, config.head_dim, getattr(torch, kv_dtype))
+    # The tracer tells users about libraries that this program does not need.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(graph, arguments, dynamic_shapes=_dynamic_shapes(layers), strict=False)
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=graph_inputs(layers),
+            output_names=graph_outputs(layers),
+            verbose=False,
+            optimize=False,
+        )
+    if exported is None:
+        raise RuntimeError("torch.onnx.export gave no program")
+    traced: onnx_ir.Model = exported.model
+    _name_dimensions(traced)
+    return simplify(traced)
+
+
+def simplify(model: onnx_ir.Model) -> onnx_ir.Model:
+    """Fold constants, drop what is left over, and write x * (1 / s) as x / s: runtimes recognise the RMSNorm written
+    that way, and run it as one node. (The exporter's own optimiser tries some hundred patterns that our models do not
+    have, for longer than the trace itself takes.)
+    """
+    optimizer.fold_constants(model)
+    for tidy in (passes.IdentityEliminationPass(), passes.CommonSubexpressionEliminationPass()):
+        tidy(model)
+    simplified: onnx_ir.Model = rewrite(model, pattern_rewrite_rules=[pattern.RewriteRule(_times_reciprocal, _divide)])
+    passes.RemoveUnusedNodesPass()(simplified)
+    return simplified
+
+
+def _times_reciprocal(op: Any, x: Any, s: Any) -> Any:
+    return op.Mul(x, op.Reciprocal(s))
+
+
+def _divide(op: Any, x: Any, s: Any) -> Any:
+    return op.Div(x, s)
+
+
+def _arguments(layers: int, kv_heads: int, head_dim: int, kv_dtype: torch.dtype) -> tuple[Any, ...]:
+    tokens, past, rows = (_TRACED[name] for name in ("tokens", "past", "rows"))
+
+    def cache() -> list[torch.Tensor]:
+        return [torch.zeros(past, kv_heads, head_dim, dtype=kv_dtype) for _ in range(layers)]
+
+    return (
+        torch.arange(tokens),
+        torch.arange(tokens) + past,
+        torch.ones(tokens, tokens, dtype=torch.bool).tril(),
+        torch.arange(rows),
+        cache(),
+        cache(),
+    )
+
+
+def _dynamic_shapes(layers: int) -> tuple[Any, ...]:
+    free = torch.export.Dim.DYNAMIC
+    # One name for the past of all layers: as many free dimensions as inputs make the tracer compare each with each.
+    past = torch.export.Dim("past", min=2, max=_MAX_PAST)
+    caches = [{0: past}] * layers
+    return ({0: free}, {0: free}, {0: free, 1: free}, {0: free}, caches, caches)
+
+
+def _name_dimensions(model: onnx_ir.Model) -> None:
+    """Readable names for the dynamic dimensions of inputs and outputs; the tracer's own are arbitrary."""
+    first = {
+        "input_ids": "tokens",
+        "position_ids": "tokens",
+        "tree_mask": "tokens",
+        "logits_idx": "rows",
+        "logits": "rows",
+        "features": "tokens",
+    }
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.name is None or value.shape is None:
+            raise RuntimeError(f"the exporter left {value.name!r} without a name or a shape")
+        name = first.get(value.name, "past" if value.name.startswith("past_") else "tokens")
+        value.shape[0] = onnx_ir.SymbolicDim(name)
+        if value.name == "tree_mask":
+            value.shape[1] = onnx_ir.SymbolicDim(name)

@@ -1,0 +1,168 @@
+"""The export as a whole: checkpoint in, checked bundle out, or nothing at all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import onnx_ir
+from transformers import PreTrainedModel
+
+from starsd_edge import __version__
+from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, write_manifest
+from starsd_edge.bundles.fingerprints import feature_fingerprint, tokenizer_fingerprint
+from starsd_edge.bundles.integrity import hash_files, staged_directory
+from starsd_edge.bundles.manifest import Fingerprints, Graph, Manifest, ModelShape, TextRules
+from starsd_edge.errors import UsageError
+from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+from starsd_export.checkpoint import Checkpoint, open_checkpoint
+from starsd_export.graph import OPSET, trace
+from starsd_export.int8 import quantise_weights
+from starsd_export.parity import BOUNDS, check_parity
+from starsd_export.preflight import require_room
+from starsd_export.reference import run_stock
+
+GRAPH_NAME = "model.onnx"
+WEIGHTS_NAME = "model.onnx.data"
+TEMPLATE_NAME = "chat_template.jinja"
+WEIGHTS = ("fp32", "int8")
+KV_DTYPES = ("float16", "float32")
+STEPS = ("reading the checkpoint", "loading the weights", "tracing the graph", "writing", "parity gate", "hashing")
+_MAX_TREE = 64
+_MAX_CHUNK = 256
+_FEATURES: Literal["last_hidden"] = "last_hidden"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What kind of bundle.
+
+    Attributes:
+        weights: "fp32", or "int8" (weight-only).
+        kv_dtype: "float16", or "float32" as a CPU reference.
+        name: of the bundle; None takes the checkpoint's.
+
+    Raises:
+        UsageError: no such kind.
+    """
+
+    weights: str = "fp32"
+    kv_dtype: str = "float16"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        for value, known in ((self.weights, WEIGHTS), (self.kv_dtype, KV_DTYPES)):
+            if value not in known:
+                raise UsageError(f"no such kind of bundle: {value!r} (there is {', '.join(known)})")
+
+
+def export_bundle(
+    source: Path,
+    destination: Path,
+    options: ExportOptions | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Bundle:
+    """Export a checkpoint.
+
+    Args:
+        source: a GGUF file or a safetensors directory.
+        destination: directory of the bundle; an existing bundle is replaced whole, once the new one is checked.
+        progress: called with each of `STEPS` as it begins.
+
+    Raises:
+        UsageError: the checkpoint cannot be used.
+        StarsdError: no room, or the parity gate found a difference. Nothing is written then.
+    """
+    options = options or ExportOptions()
+    progress(STEPS[0])
+    checkpoint = open_checkpoint(source)
+    require_room(destination, checkpoint.weight_bytes, options.weights)
+    with staged_directory(destination) as staging:
+        progress(STEPS[1])
+        model = checkpoint.load()
+        progress(STEPS[2])
+        graph = trace(model, options.kv_dtype)
+        if options.weights == "int8":
+            quantise_weights(graph)
+        progress(STEPS[3])
+        onnx_ir.save(graph, staging / GRAPH_NAME, external_data=WEIGHTS_NAME)
+        del graph
+        _write_text(staging, checkpoint)
+        manifest = describe(checkpoint, model, options)
+        progress(STEPS[4])
+        engine = OnnxEngine(open_session(staging / GRAPH_NAME), manifest)
+        stock = partial(run_stock, model, kv_dtype=options.kv_dtype)
+        parity = check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
+        progress(STEPS[5])
+        write_manifest(staging, msgspec.structs.replace(manifest, parity=parity, files=hash_files(staging)))
+    return load_bundle(destination, check_files=False)
+
+
+def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions) -> Manifest:
+    """The manifest, its parity report and its list of files still empty."""
+    config = model.config
+    feature_fp = feature_fingerprint(checkpoint.source_fp, _FEATURES, config.hidden_size)
+    return Manifest(
+        schema_version=1,
+        name=options.name or checkpoint.name,
+        created_by=_versions(),
+        source=checkpoint.name,
+        licence=checkpoint.licence,
+        model=ModelShape(
+            architecture=checkpoint.model_type,
+            n_layers=config.num_hidden_layers,
+            n_heads=config.num_attention_heads,
+            n_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            tokenizer_size=_tokenizer_size(checkpoint),
+            max_context=config.max_position_embeddings,
+        ),
+        fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
+        graph=Graph(
+            file=GRAPH_NAME,
+            opset=OPSET,
+            kv_strategy="append",
+            kv_dtype=options.kv_dtype,  # type: ignore[arg-type]
+            weights=options.weights,  # type: ignore[arg-type]
+            feature_kind=_FEATURES,
+            feature_width=config.hidden_size,
+            max_tree=_MAX_TREE,
+            max_chunk=_MAX_CHUNK,
+            exact_trees=options.weights == "fp32",
+        ),
+        text=TextRules(
+            bos_id=checkpoint.bos_id,
+            eos_ids=checkpoint.eos_ids,
+            add_bos=checkpoint.add_bos,
+            chat_template=TEMPLATE_NAME if checkpoint.chat_template else None,
+        ),
+        parity={},
+        files={},
+    )
+
+
+def _write_text(staging: Path, checkpoint: Checkpoint) -> None:
+    (staging / TOKENIZER_NAME).write_text(json.dumps(checkpoint.tokenizer, ensure_ascii=False), encoding="utf-8")
+    if checkpoint.chat_template:
+        (staging / TEMPLATE_NAME).write_text(checkpoint.chat_template, encoding="utf-8")
+
+
+def _tokenizer_size(checkpoint: Checkpoint) -> int:
+    vocab = checkpoint.tokenizer["model"]["vocab"]
+    ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
+    ids += [token["id"] for token in checkpoint.tokenizer.get("added_tokens", ())]
+    return 1 + max(ids)
+
+
+def _versions() -> str:
+    libraries = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in libraries)
+    return f"starsd-edge {__version__} ({versions})"

@@ -1,0 +1,36 @@
+"""Is there room? Asked before the work begins, because an export that dies at the end has cost minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from starsd_edge.bundles.integrity import require_free_space
+from starsd_edge.errors import StarsdError
+
+# Seen with the default model (538 MB of float32): 2.6 GB at the peak, of which torch itself is 0.6 GB.
+_PEAK_PER_WEIGHT_BYTE = 4
+_LIBRARIES = 800 << 20
+_GRAPH_AND_TOKENIZER = 32 << 20
+
+
+def require_room(destination: Path, weight_bytes: int, weights: str) -> None:
+    """Check the disk below `destination` and the memory.
+
+    Args:
+        weight_bytes: size of the weights as float32.
+        weights: "fp32" or "int8".
+
+    Raises:
+        StarsdError: says how much is missing.
+    """
+    stored = weight_bytes if weights == "fp32" else weight_bytes * 6 // 10  # int8 keeps a float32 embedding
+    require_free_space(destination, stored + _GRAPH_AND_TOKENIZER, "the bundle")
+    needed = _PEAK_PER_WEIGHT_BYTE * weight_bytes + _LIBRARIES
+    free = psutil.virtual_memory().available
+    if free < needed:
+        raise StarsdError(
+            f"the export needs about {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
+            "close other programs, or export on a larger machine and copy the bundle"
+        )

@@ -1,0 +1,70 @@
+"""What transformers' own model class says: the yardstick of the parity gate.
+
+The stock class runs with its own attention and its own masks over whole prefixes; only its cache rounds K and V to the
+KV dtype, as contract 1 asks of every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+STOCK_ATTENTION = "sdpa"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One whole prefix of n tokens.
+
+    Attributes:
+        logits: float32 [n, V].
+        features: float32 [n, F].
+        keys, values: float32 [L, n, H_kv, D].
+    """
+
+    logits: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]
+    keys: npt.NDArray[np.float32]
+    values: npt.NDArray[np.float32]
+
+    def row(self, index: int) -> Reference:
+        """One token of it, the token's axis kept."""
+        part = slice(index, index + 1)
+        return Reference(self.logits[part], self.features[part], self.keys[:, part], self.values[:, part])
+
+
+class RoundingCache(DynamicCache):  # type: ignore[misc]
+    """transformers' cache, which stores K and V as the KV dtype can."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Round, then store."""
+        return super().update(self._round(key_states), self._round(value_states), *args, **kwargs)
+
+    def _round(self, states: torch.Tensor) -> torch.Tensor:
+        return states.to(self._dtype).to(states.dtype)
+
+
+def run_stock(model: PreTrainedModel, ids: Sequence[int], kv_dtype: str) -> Reference:
+    """The stock model over a whole prefix, from nothing."""
+    model.set_attn_implementation(STOCK_ATTENTION)
+    cache = RoundingCache(getattr(torch, kv_dtype))
+    with torch.inference_mode():
+        output = model.base_model(input_ids=torch.tensor([list(ids)]), cache=cache, use_cache=True)
+        hidden = output.last_hidden_state
+        logits = model.get_output_embeddings()(hidden).float()
+    return Reference(
+        logits[0].numpy(),
+        hidden[0].float().numpy(),
+        np.stack([layer.keys[0].transpose(0, 1).numpy() for layer in cache.layers]),
+        np.stack([layer.values[0].transpose(0, 1).numpy() for layer in cache.layers]),
+    )

@@ -1,0 +1,69 @@
+"""`starsd-edge export`: a checkpoint becomes a bundle that targets and hubs run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("export")(export)
+
+
+def export(
+    model: Annotated[
+        str, typer.Argument(help="Name of a model (`pull --list`), a GGUF file or a safetensors directory.")
+    ],
+    weights: Annotated[str, typer.Option(help="fp32, or int8 (weight-only, for the CPU).")] = "fp32",
+    kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Directory of the bundle. Default: in the cache, found by its name later."),
+    ] = None,
+) -> None:
+    """Export a model to a bundle: graph, weights, tokenizer and a manifest with a hash of every file.
+
+    The graph is compared with the model it was made from before the bundle is put in place.
+    """
+    from starsd_edge.bundles.cache import bundles_dir
+    from starsd_edge.bundles.catalogue import resolve_model
+    from starsd_export.pipeline import ExportOptions, export_bundle
+
+    source = resolve_model(model)
+    name = f"{_stem(model)}-{weights}" + ("" if kv == "float16" else "-kv32")
+    options = ExportOptions(weights=weights, kv_dtype=kv, name=name)
+    destination = output or bundles_dir() / name
+    started = time.monotonic()
+    with _steps() as progress:
+        bundle = export_bundle(source, destination, options, progress)
+    size = sum(file.stat().st_size for file in bundle.path.iterdir())
+    worst = max(bundle.manifest.parity.values())
+    typer.echo(bundle.path)
+    typer.echo(
+        f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}; parity with "
+        f"transformers: {worst:.1e} of the largest value at most, chains bit for bit"
+    )
+
+
+def _stem(model: str) -> str:
+    path = Path(model)
+    return path.stem if path.suffix == ".gguf" else path.name
+
+
+@contextmanager
+def _steps() -> Iterator[Callable[[str], None]]:
+    """Show the step that runs: a spinner on a terminal, a line per step elsewhere (standard error)."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: typer.echo(f"export: {step}", err=True)
+        return
+    with console.status("") as status:
+        yield lambda step: status.update(step)
