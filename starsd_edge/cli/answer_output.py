@@ -172,14 +172,13 @@ class TextOutput:
 
     def _table(self, lines: list[tuple[str, str]]) -> None:
         from rich.console import Console
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table.grid(padding=(0, 2))
-        for label, text in lines:
-            table.add_row(Text(f"  {label}", style="dim"), Text(text))
+        width = max(len(label) for label, _ in lines)
         with self._lock:
-            Console(file=self._err, soft_wrap=True).print(table)
+            console = Console(file=self._err, soft_wrap=True)
+            for label, text in lines:
+                console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), text))
 
 
 def _failure(number: int, of: int, message: str) -> str:
