@@ -28,9 +28,14 @@ MOST_SILENCE_S = 30.0
 
 
 class Patience:
-    """Learns from every draft, in time or late."""
+    """Learns from every draft, in time or late.
 
-    def __init__(self) -> None:
+    Args:
+        fixed_wait_s: wait up to this many seconds for every draft instead, whether it pays or not.
+    """
+
+    def __init__(self, fixed_wait_s: float | None = None) -> None:
+        self._fixed_wait_s = fixed_wait_s
         self.round_trips = RttEstimator()
         self._own_round_s = 0.0
         self._unanswered = 0
@@ -51,6 +56,8 @@ class Patience:
 
     def wait_s(self, depth: int) -> float:
         """Seconds to wait for a tree of this depth, from the request on."""
+        if self._fixed_wait_s is not None:
+            return self._fixed_wait_s
         bound = MOST_WAIT_S
         if self._own_round_s:
             bound = min(bound, max(LEAST_WORTH_S, WORTH * depth * self._own_round_s))
@@ -65,5 +72,5 @@ class Patience:
     @property
     def silence_s(self) -> float:
         """Seconds after which an unanswered request is given up."""
-        usual = max(FIRST_SILENCE_S, 2 * self.round_trips.upper_s)
+        usual = max(FIRST_SILENCE_S, 2 * self.round_trips.upper_s, self._fixed_wait_s or 0.0)
         return float(min(usual * 2**self._unanswered, MOST_SILENCE_S))

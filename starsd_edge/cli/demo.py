@@ -49,8 +49,8 @@ def demo(
     )
     console = view_console(sys.stdout)
     console.print(
-        f"One hub and {targets} targets on this machine share its {cores} CPU cores, so each is slower than on a "
-        "device of its own: what to look at is how much of the drafts is accepted."
+        f"One hub and {targets} targets on this machine share its {cores} CPU cores: every draft takes time from the "
+        "targets, so their speeds say nothing about devices of their own. What is accepted says more."
     )
     names = [f"target {number + 1}" for number in range(targets)]
     view = PlainView(console, names) if plain or not console.is_terminal else LiveView(console, names)

@@ -19,6 +19,7 @@ from starsd_edge.errors import StarsdError
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 _HUB_START_S = 120.0  # loading a draft model from a slow disk; a hub that hangs must not hang the demo
+_DRAFT_WAIT_S = 10.0  # what is accepted should not depend on what else the machine is doing
 _GRACE_S = 5.0  # from asking a process to end until it is killed
 _MAX_LINE_BYTES = 1 << 22  # an answer's line carries its token ids
 
@@ -101,6 +102,7 @@ class Star:
         plan = self._plan
         result = TargetResult()
         arguments = ["run-target", str(plan.target), "--hub", url, "--require-hub", "--stream-json"]
+        arguments += ["--draft-wait", str(_DRAFT_WAIT_S)]
         arguments += ["--name", f"target-{number + 1}", "--max-tokens", str(plan.max_tokens)]
         arguments += ["--threads", str(plan.threads), "--prompt", plan.prompts[number]]
         async with _started([*self._program, *arguments]) as process:

@@ -74,6 +74,10 @@ def run_target(
     draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None,
     draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None,
     draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None,
+    draft_wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Most seconds to wait for a draft; without it, as long as waiting pays."),
+    ] = None,
     allow_inexact: Annotated[
         bool, typer.Option("--allow-inexact", help="Verify trees where only chains are exact (int8 weights).")
     ] = False,
@@ -108,7 +112,7 @@ def run_target(
             link = stack.enter_context(_hub_link(address, target, name, request, notices))
             _wait_for_hub(link, require_hub)
             notices.release()
-        source = _draft_source(link, no_speculation)
+        source = _draft_source(link, no_speculation, draft_wait)
         try:
             code = _Run(target, request, source, link, output, interrupted).answer_all(asked, raw)
         except BrokenPipeError:
@@ -278,7 +282,7 @@ def _wait_for_hub(link: HubLink, required: bool) -> None:
             raise
 
 
-def _draft_source(link: HubLink | None, no_speculation: bool) -> DraftSource:
+def _draft_source(link: HubLink | None, no_speculation: bool, draft_wait: float | None) -> DraftSource:
     from starsd_jetson.drafting import NgramDrafts, NoDrafts
     from starsd_jetson.hub_drafting import HubDrafts
     from starsd_jetson.patience import Patience
@@ -287,7 +291,7 @@ def _draft_source(link: HubLink | None, no_speculation: bool) -> DraftSource:
         return NoDrafts()
     if link is None:
         return NgramDrafts()
-    return HubDrafts(link.open_channel, NgramDrafts(), Patience(), time.monotonic)
+    return HubDrafts(link.open_channel, NgramDrafts(), Patience(draft_wait), time.monotonic)
 
 
 @contextmanager
