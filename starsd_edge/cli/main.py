@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from starsd_edge.cli.extras import missing_extra
 from starsd_edge.errors import StarsdError
 
 PROGRAM = "starsd-edge"
-COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "bench", "demo")
+COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "demo")
 
 _TERMINATED = 128 + signal.SIGTERM
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -70,13 +69,9 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name in _present():
+    for name in COMMAND_MODULES:
         importlib.import_module(f"starsd_edge.cli.{name}").register(app)
     return app
-
-
-def _present() -> list[str]:
-    return [name for name in COMMAND_MODULES if importlib.util.find_spec(f"starsd_edge.cli.{name}")]
 
 
 def _options(
