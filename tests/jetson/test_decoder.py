@@ -95,10 +95,13 @@ def test_prompt_is_taken_in_chunks(chunk: int) -> None:
 
 def test_source_is_told_every_token_with_its_feature() -> None:
     engine = PrefixEngine(4, feature_width=3, max_chunk=4)
-    wanted = request()
-    source = ScriptedDrafts(
-        lambda text, shape: DraftTree.chain(draft_sources.future(follow(engine, wanted), text, 2)), 3
-    )
+    wanted = request(shape=DraftShape(9, 4, 2))
+
+    def script(text: list[int], shape: DraftShape) -> DraftTree:
+        # The true path is not the first one, so the rows to keep are not the first rows.
+        return tree_of([[22, 21], draft_sources.future(follow(engine, wanted), text, 2)])
+
+    source = ScriptedDrafts(script, 3)
     answer = decode(engine, letters([]), wanted, source, clock=Steps())
     text = [*PROMPT, *answer.token_ids]
     told = len(source.text)

@@ -264,6 +264,21 @@ def test_hub_that_dies_and_comes_back_drafts_again() -> None:
     assert "restart" in notices[-1]
 
 
+def test_lost_connection_ends_the_wait_for_its_draft() -> None:
+    def script(asked: Asked) -> Iterable[Reply]:
+        raise LeaveError
+
+    with ScriptedHub(script) as hub, linked(hub.url) as side:
+        channel = side.link.open_channel(PROMPT[0], "greedy")
+        deadline = time.monotonic() + WELCOMED_IN_S
+        while channel.request(DraftShape(4, 4)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert channel.wait(WELCOMED_IN_S) is None
+        assert channel.pending is None
+        assert len(hub.requests) == 1
+        channel.close()
+
+
 def test_session_goes_on_under_its_tag_after_a_dropped_connection() -> None:
     engine = SlowEngine(7)
     wanted = request(max_tokens=200)
