@@ -47,7 +47,7 @@ def export(
     typer.echo(bundle.path)
     typer.echo(
         f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}; parity with "
-        f"transformers: {worst:.1e} of the largest value at most, chains bit for bit"
+        f"transformers: within {worst:.1e}, chains bit for bit"
     )
 
 
