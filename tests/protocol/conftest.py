@@ -1,0 +1,3 @@
+from tests.support.hypothesis_profile import use_profile
+
+use_profile()
