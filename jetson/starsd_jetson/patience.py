@@ -31,7 +31,8 @@ class Patience:
     """Learns from every draft, in time or late.
 
     Args:
-        fixed_wait_s: wait up to this many seconds for every draft instead, whether it pays or not.
+        fixed_wait_s: wait up to this many seconds for every draft instead, whether it pays or not; only a silent hub is
+            still given less and less.
     """
 
     def __init__(self, fixed_wait_s: float | None = None) -> None:
@@ -57,7 +58,7 @@ class Patience:
     def wait_s(self, depth: int) -> float:
         """Seconds to wait for a tree of this depth, from the request on."""
         if self._fixed_wait_s is not None:
-            return self._fixed_wait_s
+            return float(self._fixed_wait_s / 2**self._unanswered)
         bound = MOST_WAIT_S
         if self._own_round_s:
             bound = min(bound, max(LEAST_WORTH_S, WORTH * depth * self._own_round_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -88,7 +89,7 @@ def run_target(
     ] = False,
 ) -> None:
     """Answer prompts. The text is that of the model alone, whatever a hub does; only the speed changes."""
-    _check_options(device, hub, token_file, require_hub, no_speculation)
+    _check_options(device, hub, token_file, require_hub, no_speculation, draft_wait)
     address = _hub_address(hub, token_file)
     asked = _gather_prompts(prompt or [], prompts)
     seed = secrets.randbits(64) if seed is None else seed
@@ -216,13 +217,20 @@ class _Run:
 
 
 def _check_options(
-    device: str, hub: str | None, token_file: Path | None, require_hub: bool, no_speculation: bool
+    device: str,
+    hub: str | None,
+    token_file: Path | None,
+    require_hub: bool,
+    no_speculation: bool,
+    draft_wait: float | None,
 ) -> None:
     from starsd_edge.runtime.loading import check_device
 
     check_device(device)
     if hub is None and (require_hub or token_file is not None):
         raise UsageError("--require-hub and --token-file need --hub, the address of the hub")
+    if draft_wait is not None and not math.isfinite(draft_wait):
+        raise UsageError(f"--draft-wait is a number of seconds, not {draft_wait}")
     if hub is not None and no_speculation:
         raise UsageError("--no-speculation uses no drafts: leave out --hub, or leave out --no-speculation")
 

@@ -59,6 +59,20 @@ def test_dead_hub_costs_less_than_twice_the_first_wait() -> None:
     assert max(silences) == 30
 
 
+def test_fixed_wait_is_kept_but_for_a_silent_hub() -> None:
+    patience = Patience(fixed_wait_s=8)
+    for _ in range(20):
+        patience.own_round(0.001)
+        patience.answered(5)
+    assert patience.wait_s(depth=1) == 8
+    assert patience.silence_s >= 8
+    waits = []
+    for _ in range(20):
+        waits.append(patience.wait_s(depth=4))
+        patience.given_up()
+    assert sum(waits) < 2 * 8
+
+
 def test_an_answer_restores_patience() -> None:
     patience = learned(0.1, 0.05)
     patience.given_up()
