@@ -308,6 +308,7 @@ class HubLink:
         """Hand an event to whom it concerns; a line for the user if it is worth one. Called with the lock held."""
         if isinstance(event, DraftArrived):
             self._link_times.add(max(0, event.round_trip_us - event.hub_us) / 1e6)
+            self._read_tcp()
             if event.session in self._channels:
                 self._channels[event.session].on_draft(event)
         elif isinstance(event, (SessionOpened, SessionEnded)):

@@ -260,6 +260,7 @@ def test_hub_that_dies_and_comes_back_drafts_again() -> None:
     assert second[0].opens[0].resume is None
     assert next(iter(second[0].sessions.values())).text[: len(PROMPT)] == list(PROMPT)
     assert figures.connections == 2
+    assert figures.tcp is not None
     assert [line for line in notices if "lost" in line]
     assert "restart" in notices[-1]
 

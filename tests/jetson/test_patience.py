@@ -80,14 +80,3 @@ def test_an_answer_restores_patience() -> None:
     assert patience.wait_s(depth=4) < 0.05
     patience.answered(0.1)
     assert patience.wait_s(depth=4) >= 0.1
-
-
-def test_fixed_wait_holds_whatever_was_learned() -> None:
-    patience = Patience(fixed_wait_s=3.0)
-    assert patience.wait_s(depth=4) == 3.0
-    for _ in range(50):
-        patience.own_round(0.001)
-        patience.answered(2.0)
-    patience.given_up()
-    assert patience.wait_s(depth=1) == 3.0
-    assert patience.silence_s >= 3.0

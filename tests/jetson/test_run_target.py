@@ -226,7 +226,7 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
         (["--prompt", "a", "--hub", "http://127.0.0.1:1"], "not the address of a hub"),
         (["--prompt", "a", "--hub", "ws://user:word@127.0.0.1:1"], "must not hold a secret"),
         (["--prompt", "a", "--require-hub"], "need --hub"),
-        (["--prompt", "a", "--draft-wait", "nan"], "number of seconds"),
+        (["--prompt", "a", "--draft-wait", "inf"], "number of seconds"),
         (["--prompt", "a", "--draft-wait", "-1"], "--draft-wait"),
         (["--prompt", "a", "--hub", "ws://h:1", "--no-speculation"], "leave out"),
         (["--prompt", "a", "--hub", "ws://h:1", "--token-file", "/nowhere/token"], "cannot be read"),
