@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, read_features
+from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_features
 from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
 from starsd_edge.protocol.codes import (
     BASE_LEN,
@@ -296,7 +296,9 @@ class HubConnection:
         if error.scope == "session" and session is not None:
             actions.append(self._hub.table.remove(session))
         actions.append(
-            self.send(Error(error.code, error.message[:1024], error.scope, tag, epoch, error.retry_after_ms, ref))
+            self.send(
+                Error(error.code, printable(error.message)[:1024], error.scope, tag, epoch, error.retry_after_ms, ref)
+            )
         )
         if self._offences >= MAX_OFFENCES:
             actions += self._give_up(
@@ -308,9 +310,10 @@ class HubConnection:
         """ERROR(scope = connection) and the end of this connection."""
         self._end()
         self._hub.counters.dropped[code] += 1
-        reason = message.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
+        text = printable(message)[:1024]
+        reason = text.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         return [
-            self.send(Error(code[:256], message[:1024], "connection", retry_after_ms=retry_after_ms)),
+            self.send(Error(code[:256], text, "connection", retry_after_ms=retry_after_ms)),
             HangUp(self, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
         ]
 

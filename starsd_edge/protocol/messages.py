@@ -41,157 +41,210 @@ NodeParents = Annotated[list[Annotated[int, Meta(ge=-1, lt=MAX_TREE_NODES)]], Me
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of features: little-endian raw bytes with their shape and dtype ("f2" is float16, "i1" int8 with a float16
-    scale per row in `scales`).
-    """
+    """Rows of features, as raw little-endian bytes. Part of other messages."""
 
     dtype: Literal["f2", "i1"]
+    """"f2" is IEEE float16, "i1" is int8 with a scale per row."""
     shape: Annotated[list[Count], Meta(min_length=2, max_length=2)]
+    """Rows, width."""
     data: memoryview
+    """The values, row by row."""
     scales: memoryview | None = None
+    """With "i1": one float16 per row, by which its values are multiplied. Else nil."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Target -> hub, first message of a connection."""
+    """Target to hub, first message of a connection."""
 
     versions: Annotated[list[Count], Meta(min_length=1, max_length=16)]
+    """Wire versions the target speaks."""
     target: Name
     """Name for the monitor and the logs, chosen by the target."""
     vocab_size: Annotated[int, Meta(ge=2, lt=1 << 24)]
+    """Every token id, either way, is below this."""
     tokenizer_fp: Name
+    """Fingerprint of the tokenizer."""
     source_fp: Name
+    """Fingerprint of the checkpoint the target was made from."""
     feature_fp: Name
+    """Fingerprint of what its features are."""
     feature_kind: Name
+    """"last_hidden", or "none"."""
     feature_width: Count
+    """Values per row of features."""
     codecs: Annotated[list[Name], Meta(max_length=8)]
-    """Feature codecs the target can send: "f2", "i1"."""
+    """Feature codecs the target can send: "f2", "i1"; empty when it sends none."""
     max_tree: Annotated[int, Meta(ge=1, le=1 << 16)]
     """Largest T of one forward pass, root included: a DRAFT has at most max_tree - 1 nodes."""
     max_depth: Count
+    """Most levels of a tree."""
     max_context: Annotated[int, Meta(ge=1, lt=1 << 31)]
+    """Most tokens of a sequence, root included."""
     chains_only: bool = False
+    """The target verifies chains only: branching is 1 whatever it asks for."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Hub -> target, answer to HELLO."""
+    """Hub to target, answer to HELLO."""
 
     version: Count
+    """The wire version of this connection: the highest both speak."""
     hub_id: Name
-    """Instance id, new at every start of the hub: a different one after a reconnect means that all sessions are
-    gone.
-    """
+    """Instance id, new at every start of the hub: another than last time means that all sessions are gone."""
     drafter: Name
+    """Kind of the drafter that fits."""
     drafter_fp: Name
+    """Its fingerprint."""
     feature_codec: Name
-    """Codec of the features the drafter wants, or "none"."""
+    """Codec of the features the drafter wants with every row, or "none"."""
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)]
+    """Seconds between the hub's WebSocket pings."""
     max_sessions: Count
     """Sessions this connection may hold at once."""
     max_nodes: Count
+    """Most nodes of any DRAFT on this connection."""
     max_depth: Count
+    """Most levels."""
     notice: Text = ""
     """A line for the user, such as why a fitting drafter was not to be had."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Hub -> target: the drafter is warm."""
+    """Hub to target: the drafter is warm."""
 
     drafter: Name
+    """The one of WELCOME."""
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Target -> hub: begin a session, or go on with one (`resume`)."""
+    """Target to hub: begin a session, or go on with one (`resume`)."""
 
     ref: Count
-    """The target's own number for this OPEN, given back in OPENED."""
+    """The target's own number for this OPEN, given back in OPENED or ERROR; a new one for every OPEN of a
+    connection.
+    """
     first_row: Count
     """Index of the first row the target will send: 0, or n - W under a draft window."""
     t_first: TokenId
     """The token at position `first_row`."""
     drafter_kind: Name = ""
+    """The drafter of WELCOME, or empty."""
     sampling_kind: Name = ""
     """"greedy" or "sampled": a hint for the draft shape; never parameters or seeds."""
     resume: Tag | None = None
+    """Tag of the session to go on with; `first_row` and `t_first` are those it began with."""
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Hub -> target: the session's secret tag, and the rows already held when it was resumed."""
+    """Hub to target: the session stands."""
 
     ref: Count
+    """That of the OPEN."""
     tag: Tag
+    """The session's secret name: 128 random bits."""
     rows_held: Count
+    """The row to send next: `first_row` of a new session, more when one was resumed."""
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Target -> hub: rows from `first_row` on, nothing asked."""
+    """Target to hub: rows, nothing asked."""
 
     tag: Tag
+    """The session."""
     first_row: Count
+    """Index of the first of these rows."""
     ids: RowIds
+    """Row i carries the token at position i + 1."""
     features: Tensor | None = None
+    """Features of these rows where WELCOME wants them, else nil."""
 
 
 class DraftRequest(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Target -> hub: the rows since the last message, and a tree wanted under the root t_n, n = `base_len`."""
+    """Target to hub: the rows since the last message, and a tree wanted under the root t_n."""
 
     tag: Tag
+    """The session."""
     epoch: Epoch
+    """Number of this request: from 1, rising."""
     base_len: Count
+    """n: the rows of the session together with those of this message."""
     first_row: Count
+    """As in EXTEND; n where no rows come."""
     ids: RowIds
+    """As in EXTEND; may be empty."""
     max_nodes: Count
+    """Most nodes of the tree."""
     max_depth: Count
+    """Most levels."""
     branching: Count
+    """Most children of one node; 1 asks for a chain."""
     features: Tensor | None = None
+    """As in EXTEND."""
 
 
 class Draft(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Hub -> target: a tree in depth-first preorder, children by falling score."""
+    """Hub to target: a tree in depth-first preorder, children by falling score."""
 
     tag: Tag
+    """The session."""
     epoch: Epoch
+    """That of the request it answers."""
     base_len: Count
+    """That of the request: the root is the token at this position."""
     ids: NodeIds
+    """The token of each node."""
     parents: NodeParents
+    """Index of each node's parent, below its own; -1 for the children of the root."""
     queue_us: Microseconds
-    """Wait in Q_in."""
+    """Wait for the drafter, in microseconds."""
     service_us: Microseconds
     """Time in the drafter."""
     hub_us: Microseconds
-    """From receiving the request to sending this, on the hub's clock: what remains of the round trip is the link."""
+    """From receiving the request to sending this, on the hub's clock: the rest of the round trip is the link."""
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Target -> hub: end a session. Idempotent; drops queued work."""
+    """Target to hub: end a session. Idempotent; drops queued work."""
 
     tag: Tag
+    """The session."""
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Hub -> target."""
+    """Hub to target: the session is gone."""
 
     tag: Tag
+    """The session."""
     rows_freed: Count
+    """Rows the hub held of it; 0 when there was none of that tag."""
 
 
 class Resync(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Hub -> target: rows are missing, send them again from here (= rows held)."""
+    """Hub to target: rows are missing, send them again."""
 
     tag: Tag
+    """The session."""
     from_row: Count
+    """The row to go on from: as many as are held."""
 
 
 class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Either direction: something was refused; `scope` says how much of the conversation it ends."""
+    """Either direction: something was refused. Never answered with an ERROR."""
 
     code: Name
+    """For programs."""
     message: Text
+    """For people: one line."""
     scope: Literal["frame", "session", "connection"]
+    """How much of the conversation it ends."""
     tag: Tag | None = None
+    """The session it concerns, as the peer named it."""
     epoch: Epoch = 0
+    """The request it concerns, 0 for none."""
     retry_after_ms: Count = 0
+    """Wait this long before trying the same again."""
     ref: Count | None = None
-    """The OPEN that this refuses."""
+    """The OPEN that it refuses."""
 
 
 TargetMessage = Hello | Open | Extend | DraftRequest | Close | Error
