@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,9 +20,13 @@ from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.hub_link import HubLink
 from starsd_jetson.patience import Patience
+from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Drafter
 from starsd_server.drafters.ngram import NgramDrafter
+from starsd_server.drafters.registry import DrafterRegistry
+from starsd_server.hub import Hub
+from starsd_server.settings import HubSettings
 from tests.support.decoding import Plain, letters, plain_answer, request
 from tests.support.hub_client import running_hub
 from tests.support.prefix_engine import PrefixEngine
@@ -91,6 +96,56 @@ async def test_model_that_drafts_for_itself_is_believed() -> None:
     drafted = sum(answer.stats.drafted for answer in answers)
     assert drafted > 100
     assert sum(answer.stats.accepted for answer in answers) >= 0.99 * drafted
+
+
+class Restart:
+    """Between two rounds the hub dies, another takes its port, and the target finds it."""
+
+    def __init__(self, at_token: int) -> None:
+        self.at_token = at_token
+        self.due = threading.Event()
+        self.done = threading.Event()
+        self.told = 0
+        self.drafted_before = 0
+        self.drafted_after = 0
+
+    def on_piece(self, piece: Piece) -> None:
+        self.told += len(piece.tokens)
+        if self.done.is_set():
+            self.drafted_after += sum(piece.drafted)
+            return
+        self.drafted_before += sum(piece.drafted)
+        if self.told >= self.at_token:
+            self.due.set()
+            assert self.done.wait(20)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def test_hub_restarted_in_the_middle_of_an_answer() -> None:
+    wanted = request(max_tokens=100)
+    restart = Restart(at_token=40)
+    async with running_hub([self_drafting()]) as first:
+        answering = asyncio.create_task(
+            asyncio.to_thread(run_target, first.url, wanted, NoDrafts, on_piece=restart.on_piece)
+        )
+        await until(restart.due.is_set)
+    second = Hub(DrafterRegistry([self_drafting()], ngrams(), False), HubSettings(), time.monotonic)
+    await second.start(bind("127.0.0.1", first.port, has_token=False))
+    try:
+        await until(lambda: second.facts().sessions > 0)
+        restart.done.set()
+        answer = await answering
+    finally:
+        await second.stop()
+    assert Plain.of(answer) == plain_answer(PrefixEngine(1), letters([]), wanted)
+    assert restart.drafted_before > 0
+    assert restart.drafted_after > 0, "speculation did not resume"
 
 
 async def test_hub_frees_the_sessions_of_answers() -> None:
