@@ -3,7 +3,7 @@
 A wait is a bet: a tree of depth d can save at most d of the target's own rounds. So the wait is bounded by what drafts
 took so far, by a multiple of what the tree could save, and by a fixed cap; a hub that is slower than that on average is
 not waited for at all, and its late trees are rebased. Requests that are never answered halve the next wait and double
-the time until the next request: a dead hub costs less than twice the first wait, however long the answer.
+the time until the next request: a dead hub costs less than two waits, however long the answer.
 """
 
 from __future__ import annotations
