@@ -24,7 +24,7 @@ class Reference:
 
     Attributes:
         logits: float32 [n, V].
-        features: float32 [n, F].
+        features: float32 [n, F], rounded to float16 as the graph gives them.
         keys, values: float32 [L, n, H_kv, D].
     """
 
@@ -64,7 +64,7 @@ def run_stock(model: PreTrainedModel, ids: Sequence[int], kv_dtype: str) -> Refe
         logits = model.get_output_embeddings()(hidden).float()
     return Reference(
         logits[0].numpy(),
-        hidden[0].float().numpy(),
+        hidden[0].to(torch.float16).float().numpy(),
         np.stack([layer.keys[0].transpose(0, 1).numpy() for layer in cache.layers]),
         np.stack([layer.values[0].transpose(0, 1).numpy() for layer in cache.layers]),
     )

@@ -9,6 +9,7 @@ EXTRA_OF = {
     "transformers": "export",
     "onnx": "export",
     "onnxscript": "export",
+    "onnx_ir": "export",
     "safetensors": "export",
     "gguf": "export",
 }
