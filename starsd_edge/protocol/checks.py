@@ -83,9 +83,16 @@ def read_features(tensor: Tensor | None, rows: int, width: int, codec: str) -> n
     if rows == 0:
         return None
     values = _from_int8(tensor, rows, width) if codec == "i1" else _as_float16(tensor, rows, width)
-    if not np.isfinite(values).all():
+    if not all_finite(values):
         raise ProtocolError(MALFORMED, "features are not finite", "session")
     return values
+
+
+def all_finite(values: npt.NDArray[np.float16]) -> bool:
+    """Whether no value is infinite or not a number: those have all five exponent bits set. On the bits, because numpy
+    widens float16 value by value, which takes eight times as long on the hub's event loop.
+    """
+    return bool(((values.view(np.uint16) & 0x7C00) != 0x7C00).all())
 
 
 def _as_float16(tensor: Tensor, rows: int, width: int) -> npt.NDArray[np.float16]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.protocol.checks import all_finite
 from starsd_edge.protocol.messages import MAX_ROWS, MAX_TENSOR_BYTES, Tensor
 
 FIRST_CAPACITY = 256
@@ -44,7 +45,7 @@ class RowStore:
             start = len(self._ids)
             kept = self._room(start, len(ids))
             kept[:] = features
-            if not np.isfinite(kept).all():
+            if not all_finite(kept):
                 np.nan_to_num(kept, copy=False)
         self._ids.extend(ids)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_features, read_tree
+from starsd_edge.protocol.checks import ProtocolError, all_finite, check_ids, printable, read_features, read_tree
 from starsd_edge.protocol.messages import MAX_TENSOR_BYTES, Draft, Tensor
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import WIDTH, a_tensor, some_features
@@ -91,6 +91,11 @@ def test_features_that_are_not_what_was_agreed_end_the_session(fault: str) -> No
     with pytest.raises(ProtocolError) as refused:
         read_features(tensor, 2, WIDTH, codec)
     assert refused.value.scope == "session"
+
+
+def test_every_float16_is_known_for_finite_or_not() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    assert [all_finite(every[at : at + 1]) for at in range(1 << 16)] == np.isfinite(every).tolist()
 
 
 def test_shape_whose_product_overflows_is_refused() -> None:

@@ -56,6 +56,16 @@ def test_the_same_request_again_brings_the_cached_draft() -> None:
     assert hub.done == []
 
 
+def test_the_draft_of_an_older_epoch_is_not_taken_for_that_of_a_newer() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    peer.say(a_request(tag, 1))
+    hub.answer(peer, hub.take_done(QueueDraft), DraftTree.chain([7, 8]))
+    peer.say(a_request(tag, 2))
+    assert peer.say(a_request(tag, 2)) == []
+    assert hub.answer(peer, replace(hub.take_done(QueueDraft), base_len=3), DraftTree.chain([7, 8])) == []
+
+
 def test_lower_epochs_are_ignored() -> None:
     hub = HubUnderTest()
     peer, tag = opened(hub)
@@ -75,6 +85,7 @@ def test_a_draft_still_being_made_is_answered_with_its_own_epoch_and_base() -> N
     assert isinstance(newest, QueueDraft)
     late = only(Draft, hub.answer(peer, running, DraftTree.chain([9])))
     assert (late.epoch, late.base_len) == (1, 4)
+    assert peer.say(a_request(tag, 3, 6, [6])) == []
     draft = only(Draft, hub.answer(peer, newest, DraftTree.chain([9])))
     assert (draft.epoch, draft.base_len) == (3, 6)
 

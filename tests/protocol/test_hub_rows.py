@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, HubLimits, QueueDraft
-from starsd_edge.protocol.messages import DraftRequest, Error, Extend, Resync, Tensor
+from starsd_edge.protocol.messages import DraftRequest, Error, Extend, Open, Resync, Tensor
 from tests.support.wire import VOCAB, WIDTH, HubUnderTest, Peer, a_tensor, only, some_features
 
 
@@ -103,6 +103,16 @@ def test_a_resync_that_nothing_came_of_is_repeated_after_a_while() -> None:
     assert peer.say(Extend(tag, 3, [4])) == []
     hub.now += 0.5
     assert only(Resync, peer.say(Extend(tag, 3, [4]))).from_row == 0
+
+
+def test_a_resumed_session_is_told_of_the_same_gap_again() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    assert only(Resync, peer.say(Extend(tag, 3, [4]))).from_row == 0
+    peer.lose()
+    back = hub.connect()
+    back.say(Open(1, 0, 7, resume=tag))
+    assert only(Resync, back.say(Extend(tag, 3, [4]))).from_row == 0
 
 
 def test_a_request_behind_a_gap_may_come_again_under_the_same_epoch() -> None:

@@ -48,7 +48,8 @@ def test_under_a_draft_window_a_session_begins_at_its_first_row() -> None:
     assert hub.take_done(OpenSession).first_row == 100
     assert peer.say(Extend(opened.tag, 100, [1, 2])) == []
     assert hub.take_done(Feed).rows.first_row == 100
-    assert refused(peer, Extend(opened.tag, 99, [1])).scope == "session"
+    error = refused(peer, Extend(opened.tag, 99, [1]))
+    assert (error.code, error.scope) == ("malformed", "session")
     assert only(Closed, peer.say(Close(opened.tag))).rows_freed == 0
 
 
@@ -248,6 +249,17 @@ def test_a_target_that_has_become_another_model_cannot_resume(change: dict[str, 
     tag = with_rows(hub, peer)
     peer.lose()
     assert refused(hub.connect(**change), Open(1, 0, 7, resume=tag)).code == "unknown_session"
+
+
+def test_a_resume_needs_room_on_its_connection() -> None:
+    hub = HubUnderTest(limits=HubLimits(max_sessions_per_connection=1))
+    peer = hub.connect()
+    tag = with_rows(hub, peer)
+    peer.lose()
+    back = hub.connect()
+    back.open(1)
+    assert refused(back, Open(2, 0, 7, resume=tag)).code == "too_many_sessions"
+    assert only(Opened, hub.connect().say(Open(1, 0, 7, resume=tag))).rows_held == 5
 
 
 def test_a_resume_that_tells_another_beginning_is_refused_and_harms_nothing() -> None:
