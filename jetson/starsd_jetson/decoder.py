@@ -96,6 +96,7 @@ def decode(
     *,
     clock: Callable[[], float],
     on_piece: Callable[[Piece], None] = lambda piece: None,
+    on_round: Callable[[Round], None] = lambda done: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Answer:
     """Answer one request.
@@ -104,6 +105,7 @@ def decode(
         source: where drafts come from; begun and ended here.
         clock: monotonic seconds, for the figures only.
         on_piece: called after the prefill and after every round that added something.
+        on_round: called after every round with its figures.
         cancelled: asked between passes; True ends the answer with what it has.
 
     Raises:
@@ -111,7 +113,7 @@ def decode(
         EngineError: the engine cannot open a sequence of this length.
     """
     check_prompt(request)
-    answering = _Answering(engine, tokenizer, request, source, clock, on_piece)
+    answering = _Answering(engine, tokenizer, request, source, clock, on_piece, on_round)
     source.begin(int(request.prompt[0]), "greedy" if request.sampling.temperature == 0 else "sampled")
     try:
         answering.prefill(cancelled)
@@ -159,6 +161,7 @@ class _Answering:
         source: DraftSource,
         clock: Callable[[], float],
         on_piece: Callable[[Piece], None],
+        on_round: Callable[[Round], None],
     ) -> None:
         self.engine = engine
         self.spec = engine.spec
@@ -166,6 +169,7 @@ class _Answering:
         self.source = source
         self.clock = clock
         self.on_piece = on_piece
+        self.on_round = on_round
         self.started = self.first_token_at = clock()
         self.shape = request.shape.clamp(self.spec.max_tree - 1, request.shape.max_depth)
         self.sampler = Sampler(request.sampling, tokenizer.size)
@@ -220,7 +224,9 @@ class _Answering:
             self.source.ask(self._round_shape(ahead=len(verdict.rows)))
             self.engine.commit(self.seq, verdict.rows)
         self._deliver(piece)
-        self.stats.add(_figures(draft, tree, verdict.rows, len(piece.tokens), verify_s, self.clock() - began))
+        done = _figures(draft, tree, verdict.rows, len(piece.tokens), verify_s, self.clock() - began)
+        self.stats.add(done)
+        self.on_round(done)
 
     def answer(self) -> Answer:
         """The answer as it stands, with the text that was held back."""
@@ -288,4 +294,5 @@ def _figures(
         round_s=round_s,
         verify_s=verify_s,
         wait_s=draft.wait_s,
+        draft_s=draft.service_s,
     )

@@ -29,6 +29,7 @@ class Draft:
         bytes_up: payload of the request sent for this round, whether or not its answer came.
         bytes_down: payload of the drafts received since the last round, used or not.
         wait_s: time spent waiting, in seconds.
+        service_s: of the time until the draft came, what the hub's drafter took, in seconds.
     """
 
     tree: DraftTree
@@ -37,6 +38,7 @@ class Draft:
     bytes_up: int = 0
     bytes_down: int = 0
     wait_s: float = 0.0
+    service_s: float = 0.0
 
 
 class DraftSource(Protocol):

@@ -172,7 +172,8 @@ class HubDrafts:
         tree = self._rebase(arrived)
         if len(tree) == 0:
             return None
-        return Draft(tree, HUB, late=arrived.base_len < len(self._ids) - 1)
+        late = arrived.base_len < len(self._ids) - 1
+        return Draft(tree, HUB, late, service_s=arrived.service_us / 1e6)
 
     def _rebase(self, arrived: DraftArrived) -> DraftTree:
         root = len(self._ids) - 1

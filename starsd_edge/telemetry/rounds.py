@@ -30,6 +30,7 @@ class Round:
         round_s: the whole round in seconds, from asking for the draft to the text delivered.
         verify_s: of it, the target's forward pass.
         wait_s: of it, waiting for the hub's draft.
+        draft_s: what the hub's drafter took for the draft used; on its machine, partly beside this round.
     """
 
     origin: str = NONE
@@ -43,6 +44,7 @@ class Round:
     round_s: float = 0.0
     verify_s: float = 0.0
     wait_s: float = 0.0
+    draft_s: float = 0.0
 
 
 @dataclass
