@@ -92,7 +92,6 @@ class TargetSession:
         self._sampling_kind = sampling_kind
         self._store = RowStore(link.hello.feature_width if link.hello.codecs else 0)
         self._opened = False
-        self._ref: int | None = None
         self._sent = 0
         self._epoch = 0
         self._asked: dict[int, _Asked] = {}
@@ -110,11 +109,6 @@ class TargetSession:
     def rows(self) -> int:
         """Rows appended so far: n, the base_len of the next request."""
         return len(self._store)
-
-    @property
-    def rows_sent(self) -> int:
-        """Rows that the hub has or that are on their way."""
-        return self._sent
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None = None) -> None:
         """Rows whose tokens are final. Kept; sent with the next `extend` or `request`.
@@ -149,10 +143,10 @@ class TargetSession:
 
     def open(self) -> None:
         """Send OPEN: the session goes on under its tag, or begins anew without one."""
-        self._ref = self._link.next_ref()
-        self._link.refs[self._ref] = self
+        ref = self._link.next_ref()
+        self._link.refs[ref] = self
         self._retry_at = None
-        self._link.post(Open(self._ref, 0, self._t_first, "", self._sampling_kind, self.tag))
+        self._link.post(Open(ref, 0, self._t_first, "", self._sampling_kind, self.tag))
 
     def opened(self, message: Opened) -> None:
         """OPENED came: the rows that the hub lacks go up with the next `extend` or `request`.
@@ -160,7 +154,6 @@ class TargetSession:
         Raises:
             ProtocolError: the hub claims rows that it was never sent.
         """
-        self._ref = None
         held = self.rows if self.tag is not None else 0
         if self.tag not in {None, message.tag} or message.rows_held > held:
             raise ProtocolError(
@@ -174,14 +167,12 @@ class TargetSession:
     def suspend(self) -> None:
         """The connection is gone: what was asked is void; rows and tag stay."""
         self._opened = False
-        self._ref = None
         self._asked.clear()
 
     def forget(self) -> None:
         """The hub knows nothing of this session any more."""
         self.suspend()
         self.tag = None
-        self._sent = 0
 
     def end(self, retry_after_s: float) -> float:
         """The hub ended it; the seconds after which it may be opened anew."""

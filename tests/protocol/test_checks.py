@@ -65,6 +65,7 @@ def broken_features() -> dict[str, tuple[Tensor | None, str]]:
         "missing": (None, "f2"),
         "unwanted": (a_tensor(good), "none"),
         "other codec": (a_tensor(good), "i1"),
+        "other dtype": (Tensor("i1", [2, WIDTH], data), "f2"),
         "fewer rows": (a_tensor(good[:1]), "f2"),
         "narrower": (a_tensor(good[:, :4].copy()), "f2"),
         "short data": (Tensor("f2", [2, WIDTH], data[:-1]), "f2"),

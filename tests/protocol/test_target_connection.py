@@ -35,6 +35,7 @@ def test_welcome_and_ready_become_events() -> None:
     target = TargetUnderTest()
     target.protocol.connected()
     assert only(Welcomed, target.hear(a_welcome())) == Welcomed(a_welcome(), restarted=False)
+    assert target.hear(Ready("another")) == []
     assert target.hear(Ready("ngram")) == [HubReady("ngram")]
     assert target.hear(Ready("ngram")) == []
     assert target.hear(Ready("another")) == []
@@ -58,7 +59,7 @@ def test_a_refused_connection_says_whether_trying_again_helps(code: str, final: 
     target.protocol.frames()
     event = only(Refused, target.hear(Error(code, "because", "connection", retry_after_ms=2500)))
     assert event == Refused(code, "because", final, 2.5)
-    assert target.hear(a_welcome()) == []
+    assert target.hear(a_welcome(), Error(code, "because", "connection")) == []
     assert target.sent() == []
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.protocol.messages import Draft, DraftRequest
-from starsd_edge.protocol.target_side import DraftArrived, TargetSession
+from starsd_edge.protocol.messages import Draft, DraftRequest, Open, Opened
+from starsd_edge.protocol.target_side import DraftArrived, SessionOpened, TargetSession
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import TargetUnderTest, a_welcome, only
 
@@ -141,6 +141,10 @@ def test_a_draft_of_before_the_connection_broke_is_dropped() -> None:
     assert target.hear(a_draft()) == []
     target.connect()
     assert target.hear(a_draft()) == []
+    opening = only(Open, target.sent())
+    assert target.hear(Opened(opening.ref, TAG, 4), a_draft()) == [SessionOpened(session)]
+    assert session.request(DraftShape(8, 4)) == 2
+    assert only(DraftArrived, target.hear(a_draft(2))).epoch == 2
 
 
 def test_requests_that_are_never_answered_leave_a_bounded_memory() -> None:

@@ -166,6 +166,27 @@ def test_ids_alone_are_chunked_by_rows() -> None:
     assert rows_of(list(messages)) == [1] * 3000
 
 
+def test_nothing_is_asked_on_a_new_connection_before_the_session_is_resumed() -> None:
+    target, session = plain(rows=3)
+    target.protocol.disconnected()
+    target.connect()
+    assert not session.is_open
+    assert session.request(SHAPE) is None
+    session.extend()
+    assert only(Open, target.sent()).resume == TAG
+
+
+def test_an_opened_of_the_last_connection_is_dropped() -> None:
+    target = TargetUnderTest(codecs=[])
+    target.connect()
+    session = target.protocol.open_session(7, "greedy")
+    old = only(Open, target.sent())
+    target.connect()
+    new = only(Open, target.sent())
+    assert target.hear(Opened(old.ref, b"o" * 16, 0)) == []
+    assert target.hear(Opened(new.ref, TAG, 0)) == [SessionOpened(session)]
+
+
 def test_after_a_reconnect_to_the_same_hub_only_missing_rows_go_up() -> None:
     target, session = plain(rows=5)
     target.protocol.disconnected()
@@ -281,6 +302,23 @@ def test_a_full_hub_is_asked_again_after_the_pause_it_names() -> None:
     assert only(Open, target.sent()).ref != opening.ref
 
 
+def test_a_resume_refused_for_want_of_room_waits_too() -> None:
+    target, session = plain(rows=3)
+    target.protocol.disconnected()
+    target.connect()
+    opening = only(Open, target.sent())
+    refusal = Error("too_many_sessions", "full", "session", TAG, retry_after_ms=5000, ref=opening.ref)
+    assert only(SessionEnded, target.hear(refusal)).session is session
+    session.extend()
+    assert target.sent() == []
+
+
+def test_no_hub_can_ask_for_a_pause_without_end() -> None:
+    target, _ = plain()
+    ended = only(SessionEnded, target.hear(Error("x", "y", "session", TAG, retry_after_ms=(1 << 31) - 1)))
+    assert ended.retry_after_s == 600
+
+
 def test_resync_sends_the_rows_again_and_the_request_behind_the_gap() -> None:
     target, session = plain(rows=3)
     session.append([3, 4])
@@ -296,6 +334,16 @@ def test_resync_sends_the_rows_again_and_the_request_behind_the_gap() -> None:
     assert only(DraftArrived, target.hear(Draft(TAG, 1, 5, [], [], 0, 0, 0))).epoch == epoch
     assert target.hear(Resync(TAG, 2)) == []
     assert target.sent() == [Extend(TAG, 2, [2, 3, 4, 5])]
+
+
+def test_a_request_before_the_gap_is_not_repeated() -> None:
+    target, session = plain(rows=3)
+    session.request(SHAPE)
+    session.append([3, 4, 5])
+    session.extend()
+    target.protocol.frames()
+    assert target.hear(Resync(TAG, 4)) == []
+    assert target.sent() == [Extend(TAG, 4, [4, 5])]
 
 
 def test_resync_keeps_the_chunks_within_the_caps() -> None:
@@ -398,6 +446,18 @@ def test_a_session_closed_before_it_was_opened_is_closed_when_it_is() -> None:
     assert target.sent() == [Close(TAG)]
 
 
+def test_a_session_closed_before_it_was_refused_is_forgotten() -> None:
+    target = TargetUnderTest()
+    target.connect()
+    session = target.protocol.open_session(7, "greedy")
+    opening = only(Open, target.sent())
+    target.protocol.close_session(session)
+    assert target.hear(Error("too_many_sessions", "full", "session", ref=opening.ref)) == []
+    target.clock.now += 100
+    session.extend()
+    assert target.sent() == []
+
+
 def test_a_session_never_sent_is_closed_without_a_word() -> None:
     target = TargetUnderTest()
     target.protocol.close_session(target.protocol.open_session(7, "greedy"))
@@ -413,6 +473,15 @@ def test_a_close_that_the_hub_has_not_confirmed_is_repeated_to_the_same_hub_only
     assert target.sent() == [Close(TAG)]
     target.protocol.disconnected()
     target.connect(a_welcome(hub_id="hub-2"))
+    assert target.sent() == []
+
+
+def test_a_close_that_the_hub_has_confirmed_is_not_repeated() -> None:
+    target, session = plain(rows=3)
+    target.protocol.close_session(session)
+    target.protocol.frames()
+    target.hear(Closed(TAG, 3))
+    target.connect()
     assert target.sent() == []
 
 
