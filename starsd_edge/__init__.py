@@ -1,3 +1,3 @@
-"""starsd-edge: one draft model speeds up many language models on edge devices, without changing a token of what they say."""
+"""One draft model speeds up many language models on edge devices, without changing a token of what they say."""
 
 __version__ = "0.1.0"

@@ -147,10 +147,10 @@ def _together(results: Sequence[TargetResult]) -> list[str]:
     """
     tokens = sum(result.figures["tokens"] for result in results)
     seconds = max(result.finished_s for result in results) - min(result.first_s for result in results)
-    rounds = [result.figures["rounds"] for result in results]
+    rounds = [int(result.figures["rounds"]) for result in results]
 
     def per_round(name: str) -> float:
-        total = sum(result.figures[name] * count for result, count in zip(results, rounds, strict=True))
+        total = sum(float(result.figures[name]) * count for result, count in zip(results, rounds, strict=True))
         return total / max(1, sum(rounds))
 
     rtts = [result.figures["rtt_ms"] for result in results if result.figures["rtt_ms"] is not None]
