@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_llama import write_gguf, write_safetensors
-
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 SLOW_DISK = """
 import sys
@@ -65,7 +63,9 @@ def files_below(directory: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tiny checkpoint in both layouts and its bundle."""
+    pytest.importorskip("torch", reason="not run: needs the extra export")
     from starsd_export.pipeline import export_bundle
+    from tests.support.tiny_llama import write_gguf, write_safetensors
 
     place = tmp_path_factory.mktemp("tiny")
     write_safetensors(place / "tiny")
