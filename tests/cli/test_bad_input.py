@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="not run: needs the extra `export`")
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 SLOW_DISK = """
@@ -63,7 +66,6 @@ def files_below(directory: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tiny checkpoint in both layouts and its bundle."""
-    pytest.importorskip("torch", reason="not run: needs the extra export")
     from starsd_export.pipeline import export_bundle
     from tests.support.tiny_llama import write_gguf, write_safetensors
 
