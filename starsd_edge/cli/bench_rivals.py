@@ -5,8 +5,6 @@ Each gets what suits it: all the threads, its KV cache, greedy choice, and no en
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import time
 from collections.abc import Sequence
@@ -83,8 +81,7 @@ class TransformersMode:
         if checkpoint.source_fp != source_fp:
             raise UsageError(f"the bundle was not made from {path}: give --checkpoint the one it was exported from")
         torch.set_num_threads(threads)
-        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
-            self._model: Any = checkpoint.load()
+        self._model: Any = checkpoint.load()
         self._model.generation_config.eos_token_id = None
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:

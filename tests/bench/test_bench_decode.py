@@ -220,6 +220,7 @@ def test_hub_process_refuses_wrong_arguments_with_the_hubs_own_words() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_real_model_against_transformers(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, bundle_fp32: Bundle, bundle_int8: Bundle, model_file: Path
 ) -> None:
