@@ -16,8 +16,6 @@ from starsd_edge.bench.decode_figures import LLAMA_CPP, TRANSFORMERS
 from starsd_edge.bench.runs import Run
 from starsd_edge.errors import UsageError
 
-OMP_VARIABLE = "OMP_WAIT_POLICY"
-
 
 def checkpoint_path(wanted: str | None, source: str) -> Path | None:
     """The checkpoint that the bundle was made from.
@@ -139,8 +137,11 @@ class LlamaCppMode:
         return Run(tuple(tokens), times[0] - began, times[-1] - times[0])
 
 
-def omp_wait_policy(wanted: str) -> str:
-    """How idle OpenMP threads wait in this process: as the user's environment says, else as `wanted`. To be called
-    before the first library that uses OpenMP is loaded.
+def prepare_environment(omp_wait_policy: str) -> str:
+    """What libraries read once, when they are loaded: call it before that.
+
+    Returns:
+        How idle OpenMP threads wait in this process: as the user's environment says, else as asked for here.
     """
-    return os.environ.setdefault(OMP_VARIABLE, wanted)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # loaders' bars between our steps
+    return os.environ.setdefault("OMP_WAIT_POLICY", omp_wait_policy)

@@ -54,7 +54,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> PrefixEngine:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, engine: PrefixEngine) -> None:
+    # The command sets these where they are unset.
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("TQDM_DISABLE", "1")
     for module in (target_module, bench_decode):
         monkeypatch.setattr(module, "open_engine", lambda *arguments, **named: engine)
 
