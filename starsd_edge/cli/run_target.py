@@ -24,6 +24,7 @@ from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
+    from starsd_edge.speculation.sampling import SamplingParams
     from starsd_jetson.decoder import Answer, Request
     from starsd_jetson.drafting import DraftSource
     from starsd_jetson.hub_address import HubAddress
@@ -70,10 +71,10 @@ def run_target(
         float, typer.Option(help="Above 1 makes tokens of prompt and answer less likely to come again.")
     ] = 1.0,
     presence_penalty: Annotated[
-        float, typer.Option(help="Taken from the logits of tokens that stand in the answer.")
+        float, typer.Option(help="Taken from the logit of a token that stands in the answer.")
     ] = 0.0,
     frequency_penalty: Annotated[
-        float, typer.Option(help="Taken from them once for each time that they stand there.")
+        float, typer.Option(help="Taken from the logit of a token for each time that it stands in the answer.")
     ] = 0.0,
     logit_bias: Annotated[
         list[str] | None,
@@ -90,7 +91,7 @@ def run_target(
         list[str] | None, typer.Option(help="Text that ends an answer; may be given several times.", show_default=False)
     ] = None,
     min_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens that an answer has before its end or a stop text counts.")
+        int, typer.Option(min=0, help="Tokens that come before an end of sequence or a stop text ends the answer.")
     ] = 0,
     ignore_eos: Annotated[
         bool,
@@ -139,7 +140,7 @@ def run_target(
         logit_bias=parse_logit_bias(logit_bias or ()),
         min_tokens=min_tokens,
     )
-    output = _output(as_json, stream_json, name, seed)
+    output = _output(as_json, stream_json, name, sampling)
     target = Target.open(load_bundle(find_bundle(bundle)), device, threads, allow_inexact=allow_inexact)
     shape = draft_shape(target.engine.spec, draft_depth, draft_nodes, draft_branching)
     sampling.check_tokens(target.tokenizer.size)
@@ -163,12 +164,14 @@ def run_target(
         raise typer.Exit(code)
 
 
-def _output(as_json: bool, stream_json: bool, name: str, seed: int) -> AnswerOutput:
+def _output(as_json: bool, stream_json: bool, name: str, sampling: SamplingParams) -> AnswerOutput:
     from starsd_edge.cli.answer_output import JsonOutput, StreamJsonOutput, TextOutput
 
     if stream_json:
-        return StreamJsonOutput(sys.stdout, sys.stderr, name, seed)
-    return JsonOutput(sys.stdout, sys.stderr, name, seed) if as_json else TextOutput(sys.stdout, sys.stderr, seed)
+        return StreamJsonOutput(sys.stdout, sys.stderr, name, sampling)
+    if as_json:
+        return JsonOutput(sys.stdout, sys.stderr, name, sampling)
+    return TextOutput(sys.stdout, sys.stderr, sampling.seed)
 
 
 class _Interrupt:

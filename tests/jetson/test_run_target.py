@@ -206,6 +206,17 @@ def test_an_answer_of_at_least_so_many_tokens_and_one_that_goes_on(command: RunT
     assert (on["token_ids"], on["finish_reason"]) == ([EOS] * 12, "length")
 
 
+def test_json_names_every_option_as_it_was_given(command: RunTarget) -> None:
+    usual = command.records("--prompt", "ab", "--max-tokens", 3)[0]["sampling"]
+    names = ("temperature", "top_k", "top_p", "min_p")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    assert list(usual) == [*names, *penalties, "logit_bias", "min_tokens"]
+    given = dict.fromkeys(usual, 0.5) | {"top_k": 5, "min_tokens": 2, "logit_bias": ["3=-inf"]}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "logit_bias"]
+    bias = ("--logit-bias", "3=-inf")
+    assert command.records("--prompt", "ab", "--max-tokens", 3, *options, *bias)[0]["sampling"] == given
+
+
 # Prompts.
 
 
