@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_llama import write_gguf, write_safetensors
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="not run: needs the extra `export`")
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 SLOW_DISK = """
@@ -66,6 +67,7 @@ def files_below(directory: Path) -> list[str]:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tiny checkpoint in both layouts and its bundle."""
     from starsd_export.pipeline import export_bundle
+    from tests.support.tiny_llama import write_gguf, write_safetensors
 
     place = tmp_path_factory.mktemp("tiny")
     write_safetensors(place / "tiny")
