@@ -20,7 +20,7 @@ from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_jetson.decoder import Piece
 from tests.support.command_line import CommandLine
-from tests.support.decoding import Plain, letters, plain_answer, request
+from tests.support.decoding import EOS, Plain, letters, plain_answer, request
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.scripted_hub import Asked, ScriptedHub
