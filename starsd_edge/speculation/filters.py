@@ -36,7 +36,7 @@ class Candidates:
     Attributes:
         ids: int64 [n], ascending.
         weights: float64 [n], probabilities up to a common factor; the likeliest token has 1.
-        cuts: one for each filter that dropped something.
+        cuts: of the filters that dropped something, or might have.
     """
 
     ids: npt.NDArray[np.int64]
@@ -82,15 +82,14 @@ def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
 
 def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
     """The candidates at least `min_p` times as likely as the likeliest, whose weight is 1."""
-    weights = candidates.weights
-    dropped = weights < min_p
-    if not dropped.any():
+    if min_p == 0.0:
         return candidates
-    kept = ~dropped
-    gap = min(float(weights[kept].min()) - min_p, min_p - float(weights[dropped].max()))
-    # Many may stand near this cut, and what moves it may move them all.
+    weights = candidates.weights
+    kept = weights >= min_p
+    # Many may stand near this cut, also where it drops nothing, and what moves it may move them all.
     near = weights[(weights > min_p / 2) & (weights < min_p * 2)]
-    return Candidates(candidates.ids[kept], weights[kept], (*candidates.cuts, Cut(gap, float(near.sum()))))
+    cut = Cut(float(np.abs(near - min_p).min(initial=min_p / 2)), float(near.sum()))
+    return Candidates(candidates.ids[kept], weights[kept], (*candidates.cuts, cut))
 
 
 def _band(weights: npt.NDArray[np.float64], wanted: float) -> tuple[int, float, npt.NDArray[np.float64]]:

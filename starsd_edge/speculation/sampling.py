@@ -221,6 +221,10 @@ def _inverse_cdf(candidates: Candidates, uniform: float) -> Choice:
     # 0 and the whole are no boundaries: nothing lies beyond them.
     distances = [d for d, inner in ((point - below, below > 0.0), (above - point, above < total)) if inner]
     margin = min(distances, default=_NO_BOUNDARY * total)
+    # What enters by a cut may come before the first candidate and after the last, and make boundaries of both ends.
+    reach = min(point - below, above - point)
     for cut in candidates.cuts:
-        margin = min(margin, max(cut.gap, margin - cut.moved))
+        safe = max(cut.gap, reach - cut.moved)
+        margin = min(margin, safe)
+        reach = min(reach, safe)
     return Choice(int(candidates.ids[index]), margin / total)

@@ -182,9 +182,25 @@ def test_a_close_cut_makes_a_small_margin_where_it_could_change_the_choice() -> 
     # The first two are nearly equal, and only one is kept.
     assert choose([1.0, 1.0 - 1e-6, -5.0], temperature=1.0, top_k=1).margin < 1e-5
     # Here the cut is as close, but what it moves is too little to reach the coin.
-    close = choose([5.0, 4.0, -9.0, -9.0 - 1e-6], temperature=1.0, top_k=3)
+    close = choose([5.0, 4.0, -9.0, -9.0 - 1e-6], 1, temperature=1.0, top_k=3)
     assert close.token == 0
     assert close.margin > 0.1
+
+
+def test_a_close_cut_of_min_p_makes_a_small_margin_where_it_could_change_the_choice() -> None:
+    uniform = coin(0, 0, 0)  # 0.0115
+    assert uniform < 0.02
+    # Three tokens are just likely enough to stay, or just not: they go together, and the choice with them.
+    for share, chosen in ((0.300001, 0), (0.299999, 3)):
+        choice = choose(np.log([share, share, share, 1.0]), temperature=1.0, min_p=0.3)
+        assert choice.token == chosen
+        assert choice.margin < 1e-5
+    # Of the largest logits a lone one is kept, and others are as good as kept: the coin is of another token then.
+    assert choose([1.0, 1.0, 1.0 + 1e-6], temperature=1.0, min_p=1.0).margin < 1e-5
+    # Here the cut is as close, but the coin is far from all that it moves.
+    far = choose(np.log([1.0, 0.010001, 0.5]), 1, temperature=1.0, min_p=0.01)
+    assert far.token == 0
+    assert far.margin > 0.1
 
 
 @pytest.mark.parametrize(
