@@ -118,7 +118,7 @@ class DecodeBench:
         plan = self._plan
         check_device(plan.device)
         machine = describe_machine(_LIBRARIES)
-        policy = bench_rivals.omp_wait_policy("passive")
+        policy = bench_rivals.prepare_environment("passive")
         target = self._open_target()
         messages = read_messages(plan.prompts)
         prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), plan.prompt_tokens)

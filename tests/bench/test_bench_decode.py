@@ -54,7 +54,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> PrefixEngine:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, engine: PrefixEngine) -> None:
+    # The command sets these where they are unset.
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("TQDM_DISABLE", "1")
     for module in (target_module, bench_decode):
         monkeypatch.setattr(module, "open_engine", lambda *arguments, **named: engine)
 
@@ -220,6 +222,7 @@ def test_hub_process_refuses_wrong_arguments_with_the_hubs_own_words() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_real_model_against_transformers(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, bundle_fp32: Bundle, bundle_int8: Bundle, model_file: Path
 ) -> None:
