@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello
+from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, Report
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     Refused,
@@ -133,6 +133,12 @@ class HubLink:
             self._channels[session] = channel
             self._flush()
             return channel
+
+    def report(self, report: Report) -> None:
+        """Tell the hub's monitor how this target fares, if there is a hub that wants to know."""
+        with self._changed:
+            self._protocol.report(report)
+            self._flush()
 
     @property
     def figures(self) -> LinkFigures:

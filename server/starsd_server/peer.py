@@ -49,7 +49,11 @@ class PeerTraffic:
 class Peer:
     """A connected target. All methods belong to the event loop."""
 
-    def __init__(self, connection: ServerConnection, owner: str, settings: DoorSettings, connected_at: float) -> None:
+    def __init__(
+        self, connection: ServerConnection, number: int, owner: str, settings: DoorSettings, connected_at: float
+    ) -> None:
+        self.number = number
+        """Of the connection, unique while the hub lives."""
         self.owner = owner
         self.connected_at = connected_at
         self.traffic = PeerTraffic()
