@@ -29,7 +29,7 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
     Welcomed,
 )
-from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt, read_tcp_rtt
+from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt, acknowledge_now, read_tcp_rtt
 from starsd_edge.telemetry.summary import LinkFigures
 from starsd_jetson.backoff import Backoff
 from starsd_jetson.hub_address import HubAddress
@@ -259,6 +259,7 @@ class HubLink:
         """Take in frames; nothing is computed here, or pongs would stop."""
         while self._ending is None:
             frame = await connection.recv()
+            acknowledge_now(connection.transport.get_extra_info("socket"))
             if isinstance(frame, bytes):
                 with self._changed:
                     events = self._protocol.receive(frame)

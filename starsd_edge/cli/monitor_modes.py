@@ -9,8 +9,8 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,17 +46,18 @@ class Watch:
     """
 
     title: str
-    items: Callable[[], AsyncIterator[Snapshot | Link]] | Callable[[], AsyncIterator[Snapshot]]
+    items: Callable[[], AsyncGenerator[Snapshot | Link, None]]
     record: Path | None
 
-    async def feed(self) -> AsyncIterator[Snapshot | Link]:
+    async def feed(self) -> AsyncGenerator[Snapshot | Link, None]:
         """The feed, recorded on its way where that is wanted."""
         with ExitStack() as stack:
             recorder = None if self.record is None else stack.enter_context(Recorder(self.record))
-            async for item in self.items():
-                if recorder is not None and isinstance(item, Snapshot):
-                    recorder.write(item)
-                yield item
+            async with aclosing(self.items()) as items:
+                async for item in items:
+                    if recorder is not None and isinstance(item, Snapshot):
+                        recorder.write(item)
+                    yield item
 
 
 async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:
@@ -68,15 +69,16 @@ async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:
     model = MonitorModel()
     board = Board()
     seen = 0
-    async for item in watch.feed():
-        if isinstance(item, Link):
-            if not item.is_live:
-                raise FeedError(item.text)
-            continue
-        board = model.take(item)
-        seen += 1
-        if seen == snapshots:
-            break
+    async with aclosing(watch.feed()) as feed:
+        async for item in feed:
+            if isinstance(item, Link):
+                if not item.is_live:
+                    raise FeedError(item.text)
+                continue
+            board = model.take(item)
+            seen += 1
+            if seen == snapshots:
+                break
     if as_json:
         print(board_json(board))
         return
@@ -89,15 +91,16 @@ async def lines(watch: Watch, as_json: bool) -> None:
     """Print a line a second, until Ctrl-C or the end of the recording."""
     model = MonitorModel()
     printed_at: float | None = None
-    async for item in watch.feed():
-        if isinstance(item, Link):
-            print(item.text, file=sys.stderr, flush=True)
-            continue
-        board = model.take(item)
-        uptime_s = item.facts.uptime_s
-        if printed_at is None or not 0 <= uptime_s - printed_at < _LINE_S:
-            printed_at = uptime_s
-            print(board_json(board) if as_json else plain_line(board), flush=True)
+    async with aclosing(watch.feed()) as feed:
+        async for item in feed:
+            if isinstance(item, Link):
+                print(item.text, file=sys.stderr, flush=True)
+                continue
+            board = model.take(item)
+            uptime_s = item.facts.uptime_s
+            if printed_at is None or not 0 <= uptime_s - printed_at < _LINE_S:
+                printed_at = uptime_s
+                print(board_json(board) if as_json else plain_line(board), flush=True)
 
 
 async def on_screen(watch: Watch) -> None:
@@ -147,8 +150,9 @@ async def _run(screen: Screen, watch: Watch, keyboard: int | None) -> None:
 
 
 async def _feed(screen: Screen, watch: Watch) -> None:
-    async for item in watch.feed():
-        screen.take(item)
+    async with aclosing(watch.feed()) as feed:
+        async for item in feed:
+            screen.take(item)
     screen.take(_REPLAYED)
 
 

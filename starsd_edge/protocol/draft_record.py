@@ -23,7 +23,7 @@ class DraftRecord:
     Attributes:
         drafts: trees sent.
         nodes: their nodes.
-        judged: trees whose continuation is known.
+        judged: trees whose continuation is known, empty ones too.
         accepted: nodes on the paths that came true.
         level_trials: trees of which level k + 1 was offered below a path of length k that came true.
         level_hits: of those, trees of which that level came true.

@@ -278,7 +278,7 @@ class HubConnection:
     def _judge(self, session: HubSession) -> None:
         """The rows since the last tree tell how much of it came true."""
         draft = session.answered
-        if draft is None or not draft.ids:
+        if draft is None:
             return
         accepted, offered = follow(draft, session.rows_from(draft.base_len, len(draft.ids)))
         for record in (self.record, self._hub.record):

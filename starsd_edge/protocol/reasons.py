@@ -12,9 +12,9 @@ EMPTY = "empty"
 IDLE = "idle"
 
 MEANINGS = {
-    LATE: "the hub's drafts come later than waiting for them is worth",
+    LATE: "the hub's drafts come too late to be waited for",
     SILENT: "the hub does not answer",
-    CLOSED: "the hub holds no session for this answer: it is away, not warm yet, or has refused",
+    CLOSED: "the hub has no session for it: away, warming, or it refused",
     EMPTY: "the hub had no guess",
     IDLE: "no answer is in progress",
 }

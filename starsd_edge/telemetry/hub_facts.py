@@ -105,7 +105,7 @@ class Judgement:
     Attributes:
         drafts: trees sent.
         nodes: their nodes.
-        judged: trees whose continuation is known.
+        judged: trees whose continuation is known, empty ones too.
         accepted: nodes on the paths that came true.
         level_trials: by level, trees of which it was offered below a path that came true.
         level_hits: by level, trees of which it came true.

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from starsd_edge.protocol.messages import Report
+from starsd_edge.telemetry.rtt import acknowledge_now
 from tests.support.hub_client import HubClient, connect_to
 
 _VERIFY_S = 0.04
@@ -49,12 +50,14 @@ class FakeTarget:
         """Come, decode, go."""
         async with connect_to(url) as websocket:
             client = HubClient(websocket)
+            sock = websocket.transport.get_extra_info("socket")
             await client.introduce(target=self.name, max_context=4096)
             text = [self._next([5, 6, 7], position) for position in range(12)]
             tag = await client.open(text)
             new = len(text) - 1
             for epoch in range(1, self.habits.rounds + 1):
                 draft = await client.draft(tag, epoch, text, new, (5, 5, 1))
+                acknowledge_now(sock)
                 await asyncio.sleep(self.habits.verify_s * self.random.uniform(0.8, 1.2))
                 new = self._accept(text, draft.ids)
                 if epoch % 8 == 1:
@@ -123,7 +126,7 @@ def mixed() -> list[FakeTarget]:
         "orin-kitchen": Habits(10_000, 0.03, 0.1),
         "orin-hall": Habits(10_000, 0.05, 0.3),
         "nano-1": Habits(10_000, 0.09, 0.5, "late"),
-        "nano-2": Habits(12, 0.06, 0.2),
+        "nano-2": Habits(30, 0.06, 0.2),
         "thor": Habits(10_000, 0.02, 0.05),
         "a target with a very long name, longer than its column": Habits(10_000, 0.07, 0.4, "silent"),
     }

@@ -8,7 +8,7 @@ from starsd_edge.telemetry.feed import Event
 
 ON = "on"
 """State of a target whose last round used the hub's draft."""
-WARMING = "warming up"
+WARMING = "warming"
 FAILING = "failing"
 
 
@@ -18,7 +18,7 @@ class Acceptance:
 
     Attributes:
         nodes_per_draft: size of the trees.
-        accepted_per_draft: nodes that came true, of trees that had any; None while none is known.
+        accepted_per_draft: nodes of them that came true; None while none is known.
         survival: by level, share of trees of which it came true, among those that offered it below a path that came
             true.
     """

@@ -20,13 +20,13 @@ _STATES = {
     **MEANINGS,
 }
 _COLUMNS = {
-    "RTT, least": "round trip of the TCP connection in ms, now and the least of late, and its course",
-    "wait ms": "time of its draft requests in the hub's queue: median / 99th percentile",
-    "verify": "its own forward pass, ms of a round",
+    "RTT, least": "round trip of the connection in ms: now, least of late, course",
+    "wait ms": "in the hub's queue: median / 99th percentile",
+    "verify": "the target's own forward pass, ms a round",
     "accepted": "nodes of a draft that came true / nodes of a draft",
-    "tok/s, plain": "its tokens a second in rounds with a draft, and without",
-    "of hub, own": "share of its rounds with a draft of the hub, of its own",
-    "drafting": "on, or why its rounds go without the hub:",
+    "tok/s, plain": "tokens a second in rounds with a draft, and without",
+    "of hub, own": "share of rounds with a draft of the hub, of the target's own",
+    "drafting": "on, or why rounds go without the hub:",
 }
 _LABEL = 18
 
@@ -57,4 +57,6 @@ def help_lines() -> list[Text]:
     """Keys, columns, reasons."""
     lines = [Text.assemble((f"{keys:<{_LABEL}}", "bold"), meaning) for keys, meaning in KEYS.items()]
     lines += [Text.assemble((f"{title:<{_LABEL}}", "bold"), meaning) for title, meaning in _COLUMNS.items()]
-    return lines + [Text.assemble("  ", (f"{state:<{_LABEL - 2}}", "bold"), why) for state, why in _STATES.items()]
+    return lines + [
+        Text.assemble("  ", (f"{state:<{_LABEL - 2}}", "bold"), why) for state, why in _STATES.items() if state != ON
+    ]

@@ -6,7 +6,8 @@ import asyncio
 import http.client
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -85,7 +86,7 @@ class FeedClient:
         self._clock = clock
         self._started_at = clock()
 
-    async def items(self) -> AsyncIterator[Snapshot | Link]:
+    async def items(self) -> AsyncGenerator[Snapshot | Link, None]:
         """Snapshots, and a `Link` whenever that changes; endless.
 
         Raises:
@@ -94,8 +95,9 @@ class FeedClient:
         while True:
             began = self._clock()
             try:
-                async for item in self._watch():
-                    yield item
+                async with aclosing(self._watch()) as items:
+                    async for item in items:
+                        yield item
             except (ConnectionClosed, asyncio.TimeoutError, FeedError, OSError, InvalidHandshake) as error:
                 if isinstance(error, _NotLetInError):
                     raise
@@ -103,14 +105,15 @@ class FeedClient:
             self._delays.served(self._clock() - began)
             await asyncio.sleep(self._delays.next_delay_s())
 
-    async def _watch(self) -> AsyncIterator[Snapshot | Link]:
+    async def _watch(self) -> AsyncGenerator[Snapshot | Link, None]:
         """One connection, from its beginning to its end."""
         try:
             connection = await self._open()
         except InvalidStatus as error:
             self._check_let_in(error.response.status_code)
-            async for item in self._poll():
-                yield item
+            async with aclosing(self._poll()) as items:
+                async for item in items:
+                    yield item
             return
         try:
             yield LIVE
@@ -140,7 +143,7 @@ class FeedClient:
         except asyncio.TimeoutError:
             connection.transport.abort()
 
-    async def _poll(self) -> AsyncIterator[Snapshot | Link]:
+    async def _poll(self) -> AsyncGenerator[Snapshot | Link, None]:
         """What `/metrics` shows, once a second for a while."""
         for poll in range(_POLLS):
             page = await asyncio.to_thread(self._get_metrics)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ABSENT = "-"
+_NOISE = 0.2
+"""Of a sparkline's values, milliseconds: so little reaches no higher than it should."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def sparkline(values: Sequence[float], width: int, marks: Marks) -> str:
     if not shown:
         return ""
     low = min(shown)
-    high = max(*shown, 2 * low, low + 0.01)
+    high = max(*shown, 2 * low, low + _NOISE)
     top = len(marks.levels) - 1
     return "".join(marks.levels[round(top * (value - low) / (high - low))] for value in shown)
 

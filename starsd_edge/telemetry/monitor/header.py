@@ -52,7 +52,6 @@ def _traffic(board: Board) -> list[Text]:
         Text(f"draft {pair(milliseconds(hub.draft_ms_p50), milliseconds(hub.draft_ms_p99))} ms"),
         Text(f"up {size(hub.bytes_up_per_s)}/s"),
         Text(f"down {size(hub.bytes_down_per_s)}/s"),
-        Text(f"accepted {accepted_of(hub.acceptance)}"),
         Text(f"no token {count(hub.auth_failures)}"),
         Text(f"turned away {count(hub.turned_away)}"),
     ]
@@ -60,7 +59,10 @@ def _traffic(board: Board) -> list[Text]:
 
 def _identity(hub: HubRow) -> list[Text]:
     lead = hub.drafters[0] if hub.drafters else None
-    board = [Text(f"{count(hub.sessions)} sessions, {count(hub.sessions_away)} away")]
+    board = [
+        Text(f"{count(hub.sessions)} sessions, {count(hub.sessions_away)} away"),
+        Text(f"accepted {accepted_of(hub.acceptance)}"),
+    ]
     if lead is not None:
         board.insert(0, Text(f"{lead.kind} {lead.state}", "red" if lead.state == FAILING else ""))
     if lead is not None and lead.failures:

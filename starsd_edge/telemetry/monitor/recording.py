@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +40,7 @@ class Recorder:
         self._file.flush()
 
 
-async def replay(path: Path, speed: float, sleep: Callable[[float], Awaitable[None]]) -> AsyncIterator[Snapshot]:
+async def replay(path: Path, speed: float, sleep: Callable[[float], Awaitable[None]]) -> AsyncGenerator[Snapshot, None]:
     """The snapshots of a file, as far apart as they were, divided by `speed`.
 
     Raises:

@@ -86,12 +86,11 @@ def _every_column(width: int, marks: Marks) -> list[_Column]:
         _Column("accepted", 9, 3, lambda row: accepted_of(row.acceptance)),
         _Column("tok/s", 5, 1, lambda row: number(row.spoken.tokens_per_s)),
         _Column("plain", 5, 2, lambda row: number(row.spoken.plain_tokens_per_s)),
-        _Column("drafting", 10, 1, lambda row: row.state, _state_style, left=True),
+        _Column("drafting", 8, 1, lambda row: row.state, _state_style, left=True),
         _Column("of hub", 6, 6, lambda row: percent(row.spoken.hub_share)),
         _Column("own", 4, 7, lambda row: percent(row.spoken.local_share)),
         _Column("drafts/s", 8, 6, lambda row: number(row.drafts_per_s)),
-        _Column("up/s", 8, 8, lambda row: size(row.bytes_up_per_s)),
-        _Column("down/s", 8, 8, lambda row: size(row.bytes_down_per_s)),
+        _Column("up/down a second", 16, 8, lambda row: pair(size(row.bytes_up_per_s), size(row.bytes_down_per_s))),
         _Column("address", 21, 9, lambda row: row.address, left=True),
     ]
 

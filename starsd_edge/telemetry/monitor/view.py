@@ -10,12 +10,10 @@ from starsd_edge.telemetry.monitor.board import Board, TargetRow
 
 KEYS = {
     "q": "quit",
-    "p, space": "hold the picture, and go on",
+    "p, space": "hold the picture, and let it go on",
     "s": "sort by the next column",
     "up, down, k, j": "choose a target",
-    "enter, d": "one target in detail, and back",
-    "esc": "back",
-    "?, h": "this help",
+    "enter, d, esc": "one target in detail, and back",
 }
 
 
