@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -33,6 +32,7 @@ ONCE_SNAPSHOTS = 3
 _LINE_S = 1.0
 _REPLAYED = Link("the recording has ended", is_live=False)
 _KEY_BYTES = 256
+_INSIST_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,15 @@ async def _run(screen: Screen, watch: Watch, keyboard: int | None) -> None:
         if keyboard is not None:
             loop.remove_reader(keyboard)
         loop.remove_signal_handler(signal.SIGWINCH)
-        for task in (feeding, leaving):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, FeedError):
-                await task
+        leaving.cancel()
+        await _end(feeding)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel, and insist: before Python 3.12, `wait_for` swallows a cancellation that meets its result."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_INSIST_S)
 
 
 async def _feed(screen: Screen, watch: Watch) -> None:

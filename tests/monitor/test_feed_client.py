@@ -73,18 +73,23 @@ async def test_fifty_targets_come_and_go_while_they_are_watched() -> None:
     assert most > 10
 
 
-async def test_a_hub_that_is_away_and_comes_is_said_once_each() -> None:
+async def test_a_hub_that_goes_and_comes_back_is_found_again() -> None:
     async with running_hub() as hub:
         port, url = hub.port, hub.url
-        async with aclosing(watch(url)) as items:
-            assert await until(items, lambda item: isinstance(item, Link)) == LIVE
-            await until(items, lambda item: isinstance(item, Snapshot))
-            await hub.hub.stop()
-            lost = await until(items, lambda item: isinstance(item, Link))
-            assert isinstance(lost, Link)
-            assert not lost.is_live
-            assert lost.text.startswith("no hub: ")
-    assert port
+        items = watch(url)
+        assert await until(items, lambda item: isinstance(item, Link)) == LIVE
+        first = await until(items, lambda item: isinstance(item, Snapshot))
+    async with aclosing(items):
+        lost = await until(items, lambda item: isinstance(item, Link))
+        assert isinstance(lost, Link)
+        assert not lost.is_live
+        assert lost.text.startswith("no hub: ")
+        async with running_hub(port=port):
+            assert await until(items, lambda item: isinstance(item, Link) and item.is_live) == LIVE
+            again = await until(items, lambda item: isinstance(item, Snapshot))
+    assert isinstance(first, Snapshot)
+    assert isinstance(again, Snapshot)
+    assert again.facts.hub_id != first.facts.hub_id
 
 
 async def test_what_gives_no_feed_is_read_from_its_metrics() -> None:
