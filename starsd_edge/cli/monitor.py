@@ -39,7 +39,7 @@ def monitor(
     import asyncio
     import sys
 
-    from starsd_edge.cli.monitor_modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only
+    from starsd_edge.cli.monitor_modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only, run_until_told
     from starsd_edge.telemetry.monitor.recording import replay as replayed
 
     if replay is not None and (record is not None or token_file is not None):
@@ -51,11 +51,11 @@ def monitor(
         path, sleep = replay, _no_sleep if once else asyncio.sleep
         watch = Watch(path.name, lambda: replayed(path, speed, sleep), None)
     if once:
-        asyncio.run(once_only(watch, as_json, ONCE_SNAPSHOTS if replay is None else None))
+        run_until_told(once_only(watch, as_json, ONCE_SNAPSHOTS if replay is None else None))
     elif as_json or plain or not sys.stdout.isatty():
-        asyncio.run(lines(watch, as_json))
+        run_until_told(lines(watch, as_json))
     else:
-        asyncio.run(on_screen(watch))
+        run_until_told(on_screen(watch))
 
 
 async def _no_sleep(seconds: float) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,32 @@ class Watch:
                     if recorder is not None and isinstance(item, Snapshot):
                         recorder.write(item)
                     yield item
+
+
+def run_until_told(watching: Coroutine[None, None, None]) -> None:
+    """Run it to its end, or until Ctrl-C or SIGTERM; either way nothing is left open.
+
+    Raises:
+        SystemExit: it was told to stop; the code says by what.
+    """
+    told: list[signal.Signals] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(watching)
+
+        def stop(number: signal.Signals) -> None:
+            told.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    if told:
+        raise SystemExit(128 + told[0])
 
 
 async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:

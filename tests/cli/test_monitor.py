@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -19,9 +20,11 @@ from select import select
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.hub_client import running_hub
 from tests.support.monitor_frames import FEED, board_of, recorded
 
 ROOT = Path(__file__).parents[2]
+PATHS = os.pathsep.join(str(ROOT / place) for place in (".", "export", "server", "jetson"))
 PATIENCE_S = 60
 
 
@@ -78,7 +81,6 @@ class Terminal:
         self.controller, terminal = pty.openpty()
         ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(terminal)
-        paths = [str(ROOT), *(str(ROOT / place) for place in ("export", "server", "jetson"))]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "starsd_edge.cli", "monitor", *arguments],
             stdin=terminal,
@@ -86,7 +88,7 @@ class Terminal:
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(paths),
+                "PYTHONPATH": PATHS,
                 "TERM": "xterm-256color",
                 "COLUMNS": "",
                 "LINES": "",
@@ -137,3 +139,22 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, code: in
     terminal.until(lambda shown: "the recording has ended" in shown)
     terminal.process.send_signal(number)
     assert terminal.end() == code
+
+
+async def test_a_signal_ends_the_lines_without_a_trace() -> None:
+    async with running_hub() as hub:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "starsd_edge.cli",
+            "monitor",
+            hub.url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": PATHS},
+        )
+        assert process.stdout is not None
+        assert b"busy" in await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    assert (process.returncode, errors) == (143, b"live\n")

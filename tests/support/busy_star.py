@@ -1,6 +1,6 @@
 """Targets without models that come, decode, report and go, for whoever watches a hub.
 
-python -m tests.support.busy_star ws://127.0.0.1:8317 TARGETS SECONDS
+python -m tests.support.busy_star ws://127.0.0.1:8317 TARGETS|mixed SECONDS [MILLISECONDS OF A VERIFY PASS]
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FakeTarget:
         async with connect_to(url) as websocket:
             client = HubClient(websocket)
             sock = websocket.transport.get_extra_info("socket")
-            await client.introduce(target=self.name, max_context=4096)
+            await client.introduce(target=self.name, max_context=1 << 17)
             text = [self._next([5, 6, 7], position) for position in range(12)]
             tag = await client.open(text)
             new = len(text) - 1
@@ -136,5 +136,8 @@ def mixed() -> list[FakeTarget]:
 
 
 if __name__ == "__main__":
-    url, count, seconds = sys.argv[1:]
-    asyncio.run(come_and_go(url, mixed() if count == "mixed" else steady(int(count)), float(seconds)))
+    url, count, seconds, *verify_ms = sys.argv[1:]
+    verify_s = float(verify_ms[0]) / 1e3 if verify_ms else _VERIFY_S
+    asyncio.run(
+        come_and_go(url, mixed() if count == "mixed" else steady(int(count), verify_s=verify_s), float(seconds))
+    )
