@@ -46,7 +46,7 @@ def decode_figures(measured: Measured, label: str) -> list[Figure]:
         *(
             figure
             for mode, runs in measured.runs.items()
-            if any(done.drafted for run in runs for done in run.rounds)
+            if mode == NGRAM or mode.startswith(SPECULATIVE)
             for figure in _speculation(mode, runs, measured.links.get(mode), label)
         ),
     ]

@@ -118,15 +118,16 @@ class DecodeBench:
         plan = self._plan
         check_device(plan.device)
         machine = describe_machine(_LIBRARIES)
-        policy = bench_rivals.omp_wait_policy("passive")
+        policy = bench_rivals.prepare_environment("passive")
         target = self._open_target()
         messages = read_messages(plan.prompts)
         prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), plan.prompt_tokens)
         self._check_length(target)
+        checkpoint = bench_rivals.checkpoint_path(plan.checkpoint, target.bundle.manifest.source)
         with ExitStack() as stack:
             self._add_own_modes(bench_modes.without_end(target), stack)
             ours = [mode.name for mode in self._modes]
-            self._add_rivals(target.bundle)
+            self._add_rivals(checkpoint, target.bundle)
             runs = run_by_turns(self._modes, prompts, plan.new_tokens, plan.repeats, self._progress)
             links = {name: link.figures for name, link in self._links.items()}
         committed = plan.prompt_tokens + plan.new_tokens // 2
@@ -197,9 +198,8 @@ class DecodeBench:
         self._links[name] = link
         self._add(bench_modes.OurMode(name, target, bench_modes.hub_drafts(link), shape), title)
 
-    def _add_rivals(self, bundle: Bundle) -> None:
+    def _add_rivals(self, path: Path | None, bundle: Bundle) -> None:
         """Those that are installed and can read the checkpoint; a note for each of the others."""
-        path = bench_rivals.checkpoint_path(self._plan.checkpoint, bundle.manifest.source)
         if path is None:
             self._notes.append("transformers and llama.cpp were not measured: --checkpoint names what they are to load")
             return

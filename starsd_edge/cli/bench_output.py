@@ -43,7 +43,7 @@ def show(outcome: Outcome) -> None:
 def _agreement(outcome: Outcome) -> Iterator[str]:
     ways = ", ".join(outcome.titles[name] for name in outcome.ours)
     if outcome.exact:
-        yield f"exactness: the same token ids in all {outcome.answers} answers by {ways}"
+        yield f"exactness: the same token ids in each of {outcome.answers} answers by {ways}"
     else:
         first = outcome.inexact[0]
         yield (
@@ -57,7 +57,7 @@ def _agreement(outcome: Outcome) -> Iterator[str]:
 def _disagreements(outcome: Outcome) -> str:
     found = outcome.disagreements or ()
     if not found:
-        return f"the same token ids in all {outcome.answers} answers"
+        return f"the same token ids in each of {outcome.answers} answers"
     where = ", ".join(
         f"prompt {each.at.prompt + 1} token {each.at.position + 1} (margin {each.margin:.1e})" for each in found
     )

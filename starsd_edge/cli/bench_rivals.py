@@ -5,8 +5,6 @@ Each gets what suits it: all the threads, its KV cache, greedy choice, and no en
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import time
 from collections.abc import Sequence
@@ -17,8 +15,6 @@ from typing import Any
 from starsd_edge.bench.decode_figures import LLAMA_CPP, TRANSFORMERS
 from starsd_edge.bench.runs import Run
 from starsd_edge.errors import UsageError
-
-OMP_VARIABLE = "OMP_WAIT_POLICY"
 
 
 def checkpoint_path(wanted: str | None, source: str) -> Path | None:
@@ -83,8 +79,7 @@ class TransformersMode:
         if checkpoint.source_fp != source_fp:
             raise UsageError(f"the bundle was not made from {path}: give --checkpoint the one it was exported from")
         torch.set_num_threads(threads)
-        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
-            self._model: Any = checkpoint.load()
+        self._model: Any = checkpoint.load()
         self._model.generation_config.eos_token_id = None
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
@@ -142,8 +137,11 @@ class LlamaCppMode:
         return Run(tuple(tokens), times[0] - began, times[-1] - times[0])
 
 
-def omp_wait_policy(wanted: str) -> str:
-    """How idle OpenMP threads wait in this process: as the user's environment says, else as `wanted`. To be called
-    before the first library that uses OpenMP is loaded.
+def prepare_environment(omp_wait_policy: str) -> str:
+    """What libraries read once, when they are loaded: call it before that.
+
+    Returns:
+        How idle OpenMP threads wait in this process: as the user's environment says, else as asked for here.
     """
-    return os.environ.setdefault(OMP_VARIABLE, wanted)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # loaders' bars between our steps
+    return os.environ.setdefault("OMP_WAIT_POLICY", omp_wait_policy)
