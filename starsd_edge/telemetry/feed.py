@@ -83,7 +83,7 @@ def decode_snapshot(line: bytes | str) -> Snapshot:
         raise FeedError(f"a snapshot of {len(line)} bytes is over the limit of {MAX_SNAPSHOT_BYTES}")
     try:
         snapshot = _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FeedError(f"not a snapshot of a hub: {error}") from None
     if snapshot.version != FEED_VERSION:
         raise FeedError(f"the feed has version {snapshot.version}, this program reads version {FEED_VERSION}")

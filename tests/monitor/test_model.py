@@ -173,6 +173,7 @@ def test_the_recorded_feed_survives_a_round_trip() -> None:
         (b'{"version":1,"facts":{"uptime_s":1e300}}', "not a snapshot"),
         (b'{"version":1,"facts":{"bytes_up":' + b"9" * 400 + b"}}", "not a snapshot"),
         (b'{"version":1,"facts":{"hub_id":"' + b"x" * 2000 + b'"}}', "not a snapshot"),
+        (b'{"new":' + b"[" * 100_000, "not a snapshot"),
         (b" " * (5 << 20), "over the limit"),
     ],
 )

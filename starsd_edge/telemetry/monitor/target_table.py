@@ -50,9 +50,9 @@ def target_table(rows: Sequence[TargetRow], chosen: str | None, width: int, mark
         table.add_row(Text("none", "dim"))
     for row in _window(rows, chosen, room - 1):
         is_chosen = row.key == chosen
-        name = Text.assemble(marks.pointer if is_chosen else " ", row.name)
+        name = Text.assemble(marks.pointer if is_chosen else " ", row.name, style="reverse" if is_chosen else "")
         cells = [Text(column.cell(row), column.style(row)) for column in columns]
-        table.add_row(name, *cells, style="reverse" if is_chosen else "")
+        table.add_row(name, *cells, style="bold" if is_chosen else "")
     return table
 
 
