@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starsd_jetson.drafting import DraftSource
     from starsd_jetson.hub_address import HubAddress
     from starsd_jetson.hub_link import HubLink
+    from starsd_jetson.reporting import Reporter
     from starsd_jetson.target import Target
 
 _FIRST_CONNECT_S = 1.0
@@ -156,7 +157,9 @@ def run_target(
             notices.release()
         source = _draft_source(link, no_speculation, draft_wait)
         try:
-            code = _Run(target, request, source, link, output, interrupted).answer_all(asked, raw)
+            code = _Run(target, request, source, link, _reporter(link, source), output, interrupted).answer_all(
+                asked, raw
+            )
         except BrokenPipeError:
             # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -216,6 +219,7 @@ class _Run:
     request: Request
     source: DraftSource
     link: HubLink | None
+    reporter: Reporter | None
     output: AnswerOutput
     interrupted: _Interrupt
 
@@ -248,15 +252,20 @@ class _Run:
         from starsd_jetson.decoder import decode
 
         request = replace(self.request, prompt=self.target.encode(prompt, raw))
-        return decode(
-            self.target.engine,
-            self.target.tokenizer,
-            request,
-            self.source,
-            clock=time.monotonic,
-            on_piece=self.output.piece,
-            cancelled=self.interrupted,
-        )
+        try:
+            return decode(
+                self.target.engine,
+                self.target.tokenizer,
+                request,
+                self.source,
+                clock=time.monotonic,
+                on_piece=self.output.piece,
+                on_round=self.reporter.round if self.reporter else lambda done: None,
+                cancelled=self.interrupted,
+            )
+        finally:
+            if self.reporter:
+                self.reporter.idle()
 
 
 def _check_options(
@@ -344,6 +353,15 @@ def _draft_source(link: HubLink | None, no_speculation: bool, draft_wait: float 
     if link is None:
         return NgramDrafts()
     return HubDrafts(link.open_channel, NgramDrafts(), Patience(draft_wait), time.monotonic)
+
+
+def _reporter(link: HubLink | None, source: DraftSource) -> Reporter | None:
+    from starsd_jetson.hub_drafting import HubDrafts
+    from starsd_jetson.reporting import Reporter
+
+    if link is None or not isinstance(source, HubDrafts):
+        return None
+    return Reporter(link.report, lambda: source.why_off, time.monotonic)
 
 
 @contextmanager
