@@ -21,6 +21,7 @@ from starsd_edge.bundles.integrity import hash_files, staged_directory
 from starsd_edge.bundles.manifest import Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
@@ -115,15 +116,15 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         source=checkpoint.name,
         licence=checkpoint.licence,
         model=ModelShape(
-            architecture=checkpoint.model_type,
+            architecture=config.model_type,
             n_layers=config.num_hidden_layers,
             n_heads=config.num_attention_heads,
             n_kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
+            head_dim=head_width(config),
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             tokenizer_size=_tokenizer_size(checkpoint),
-            max_context=config.max_position_embeddings,
+            max_context=checkpoint.limits.max_context,
         ),
         fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
         graph=Graph(

@@ -13,7 +13,7 @@ import torch
 
 from starsd_edge.errors import EngineError
 from starsd_edge.runtime.engine import EngineSpec, Sequence, Step
-from starsd_edge.runtime.torch_model import TargetGraph
+from starsd_edge.runtime.torch_model import TargetGraph, head_width
 
 
 @dataclass
@@ -40,7 +40,7 @@ class TorchEngine:
         self._spec = spec
         config = graph.model.config
         self._layers = range(config.num_hidden_layers)
-        self._row = (config.num_key_value_heads, config.head_dim)
+        self._row = (config.num_key_value_heads, head_width(config))
         self._dtype = getattr(torch, spec.kv_dtype)
 
     @property

@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 ATTENTION_NAME = "starsd_append"
 OUT_OF_SIGHT = torch.finfo(torch.float32).min
+
+
+def head_width(config: PreTrainedConfig) -> int:
+    """Numbers in one head of Q, K and V: configurations may leave it out."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class AppendCache(Cache):  # type: ignore[misc]
@@ -69,12 +74,20 @@ def grouped_attention(
         [1, T, H, D].
     """
     _, heads, rows, width = query.shape
-    kv_heads = key.shape[0]
-    grouped = query.contiguous().view(kv_heads, (heads // kv_heads) * rows, width)
-    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, heads // kv_heads, rows, -1)
+    kv_heads, group = key.shape[0], heads // key.shape[0]
+    grouped = query.contiguous().view(kv_heads, group * rows, width)
+    # CPU runtimes multiply a single row by another kernel, with other roundings, than several. Two heads or more in a
+    # group never are a single row; a head by itself is computed twice, so that a token has the bits it has in a chain.
+    alone = group == 1
+    if alone:
+        grouped = torch.cat((grouped, grouped), dim=1)
+        group = 2
+    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, group, rows, -1)
     scores = torch.where(attention_mask, scores.float(), OUT_OF_SIGHT)
     weights = torch.softmax(scores, dim=-1).to(query.dtype)
-    mixed = torch.matmul(weights.view(kv_heads, (heads // kv_heads) * rows, -1), value)
+    mixed = torch.matmul(weights.view(kv_heads, group * rows, -1), value)
+    if alone:
+        mixed = mixed[:, :rows]
     return mixed.reshape(1, heads, rows, width).transpose(1, 2), None
 
 
