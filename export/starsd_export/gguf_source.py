@@ -15,7 +15,7 @@ from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
 from starsd_export.gguf_config import config_of
 from starsd_export.gguf_tensors import read_rope_factors, read_tensors
-from starsd_export.gguf_tokenizer import build_tokenizer
+from starsd_export.gguf_tokenizer import begins_with_bos, build_tokenizer
 
 _ARCHITECTURE = "general.architecture"
 
@@ -76,7 +76,7 @@ class GgufSource:
     @property
     def add_bos(self) -> bool:
         """Whether a plain prompt begins with the begin-of-sequence token."""
-        return bool(self._field("tokenizer.ggml.add_bos_token", False))
+        return begins_with_bos(self._metadata)
 
     @property
     def licence(self) -> str:

@@ -74,12 +74,9 @@ class SafetensorsSource:
 
     @property
     def add_bos(self) -> bool:
-        """Whether a plain prompt begins with the begin-of-sequence token: as the directory says, else as its
-        tokenizer.json does by itself.
+        """Whether a plain prompt begins with the begin-of-sequence token. As for transformers, what tokenizer.json
+        does by itself decides.
         """
-        stated = self._tokenizer_config.get("add_bos_token")
-        if isinstance(stated, bool):
-            return stated
         return self.bos_id is not None and _first_id(self.tokenizer()) == self.bos_id
 
     @property
@@ -93,11 +90,23 @@ class SafetensorsSource:
 
     @cached_property
     def _tokenizer(self) -> dict[str, Any]:
-        contents = _read_json(self._path / "tokenizer.json")
+        path = self._path / "tokenizer.json"
+        if not path.is_file() and (self._path / "tokenizer.model").is_file():
+            raise UsageError(
+                f"{self._path} has a tokenizer.model and no tokenizer.json: transformers makes one, with sentencepiece "
+                "installed, by AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
+            )
+        contents = _read_json(path)
         try:
-            tokenizers.Tokenizer.from_str(json.dumps(contents))
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(contents))
         except Exception as error:  # the library raises nothing more precise
-            raise UsageError(f"{self._path / 'tokenizer.json'} is no usable tokenizer ({error})") from None
+            raise UsageError(f"{path} is no usable tokenizer ({error}): fetch the checkpoint again") from None
+        for index, added in self._tokenizer_config.get("added_tokens_decoder", {}).items():
+            if tokenizer.token_to_id(added["content"]) != int(index):
+                raise UsageError(
+                    f"{self._path} adds {added['content']}, which its tokenizer.json lacks: save it again with "
+                    "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY) of transformers"
+                )
         return contents
 
     def fingerprint(self) -> str:
