@@ -109,14 +109,17 @@ def fix_rope(model: PreTrainedModel, factors: torch.Tensor | None = None) -> Non
         factors: float [head_dim / 2], by which a checkpoint divides the frequencies, if it does so tensor-wise.
 
     Raises:
-        ValueError: not as many factors as frequencies.
+        UsageError: not as many factors as frequencies.
     """
     rotary = model.base_model.rotary_emb
     if rotary.rope_type in _ROPE_FIXED_WITHIN:
         rotary.rope_type = "default"  # what transformers looks at to decide whether to watch the length
     if factors is not None:
         if factors.shape != rotary.inv_freq.shape:
-            raise ValueError(f"{list(factors.shape)} factors for {list(rotary.inv_freq.shape)} frequencies")
+            raise UsageError(
+                f"the checkpoint has {factors.numel()} RoPE factors for {rotary.inv_freq.numel()} frequencies: "
+                "fetch it again"
+            )
         rotary.inv_freq.div_(factors.to(rotary.inv_freq.dtype))
         rotary.original_inv_freq.copy_(rotary.inv_freq)
 

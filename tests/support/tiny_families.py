@@ -24,6 +24,14 @@ LLAMA3 = {
     **SHORT,
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + index / 20 for index in range(8)],
+    "long_factor": [2.0 + index for index in range(8)],
+    "original_max_position_embeddings": 512,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama-one-head-each": {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False},
@@ -36,6 +44,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen2-yarn": {"model_type": "qwen2", "rope_parameters": YARN, "tie_word_embeddings": False},
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
     "qwen3-biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True, "tie_word_embeddings": False},
+    "llama-dynamic-rope": {"model_type": "llama", "rope_parameters": DYNAMIC},
+    "llama-longrope": {"model_type": "llama", "rope_parameters": LONGROPE},
     "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2},
     "padded": {"model_type": "qwen2", "vocab_size": 448},
 }
