@@ -27,6 +27,7 @@ from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
 from starsd_export.parity import BOUNDS, check_parity
 from starsd_export.preflight import require_room
+from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
 from starsd_export.reference import run_stock
 
 GRAPH_NAME = "model.onnx"
@@ -100,8 +101,10 @@ def export_bundle(
         engine = OnnxEngine(open_session(staging / GRAPH_NAME), manifest)
         stock = partial(run_stock, model, kv_dtype=options.kv_dtype)
         parity = check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
+        ranges = activation_ranges(model, _prompts(checkpoint))
         progress(STEPS[5])
-        write_manifest(staging, msgspec.structs.replace(manifest, parity=parity, files=hash_files(staging)))
+        findings = {"parity": parity, "fp16_range": ranges, "notes": [*checkpoint.limits.notes, *range_notes(ranges)]}
+        write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
 
 
@@ -148,6 +151,10 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         parity={},
         files={},
     )
+
+
+def _prompts(checkpoint: Checkpoint) -> list[list[int]]:
+    return sample_prompts(checkpoint.tokenizer, checkpoint.bos_id, checkpoint.config.vocab_size)
 
 
 def _write_text(staging: Path, checkpoint: Checkpoint) -> None:

@@ -49,6 +49,8 @@ def export(
         f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}; parity with "
         f"transformers: within {worst:.1e}, chains bit for bit"
     )
+    for note in bundle.manifest.notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _stem(model: str) -> str:

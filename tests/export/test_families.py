@@ -15,15 +15,13 @@ from starsd_edge.runtime.engine import Engine, causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import ROOT, DraftTree
 from starsd_export.pipeline import ExportOptions, export_bundle
-from tests.support.tiny_families import VARIANTS, tiny_family, write_family
+from tests.support.tiny_families import FAR, VARIANTS, tiny_family, write_family
 
 FLOAT32 = ExportOptions(kv_dtype="float32")
 BOUND = 1e-4
 PROMPT = [5, 9, 17, 3, 11, 20, 7, 2]
 TREE = DraftTree(np.array([4, 8, 12, 10]), np.array([ROOT, 0, ROOT, 2]))
 PATHS = ([], [4], [4, 8], [12], [12, 10])
-FAR = 300
-"""Positions beyond the original length of the RoPE scalings."""
 
 
 class Exported:
@@ -70,7 +68,7 @@ def test_prefill_one_token_and_tree_are_those_of_transformers(exported: Exported
 
 def test_far_positions_are_those_of_transformers(exported: Exported) -> None:
     engine, ids = exported.engine, far_prompt()
-    seq = engine.open(FAR + 8)
+    seq = engine.open(FAR + len(PROMPT))
     for start in range(0, FAR, 150):
         forward(engine, seq, ids[start : start + 150])
         engine.commit(seq, range(150))

@@ -13,6 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tests.support.small_tokenizers import byte_level
 
 CONTEXT = 1024
+FAR = 300
+"""A position beyond the original length of the RoPE scalings, and near the end of the sliding window."""
 SHORT = {"original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, **SHORT}
 LLAMA3 = {
@@ -39,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama-3.1-rope": {"model_type": "llama", "rope_parameters": LLAMA3, "head_dim": 32},
     "llama-linear-rope": {"model_type": "llama", "rope_parameters": LINEAR},
     "mistral": {"model_type": "mistral", "sliding_window": None, "head_dim": 32},
-    "mistral-window": {"model_type": "mistral", "sliding_window": 512, "tie_word_embeddings": False},
+    "mistral-window": {"model_type": "mistral", "sliding_window": FAR + 8, "tie_word_embeddings": False},
     "qwen2": {"model_type": "qwen2"},
     "qwen2-yarn": {"model_type": "qwen2", "rope_parameters": YARN, "tie_word_embeddings": False},
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
