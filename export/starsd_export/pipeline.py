@@ -49,6 +49,7 @@ class ExportOptions:
         weights: "fp32", or "int8" (weight-only).
         kv_dtype: "float16", or "float32" as a CPU reference.
         name: of the bundle; None takes the checkpoint's.
+        source: where the checkpoint is from, for the manifest; None takes its file or directory name.
 
     Raises:
         UsageError: no such kind.
@@ -57,6 +58,7 @@ class ExportOptions:
     weights: str = "fp32"
     kv_dtype: str = "float16"
     name: str | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         for value, known in ((self.weights, WEIGHTS), (self.kv_dtype, KV_DTYPES)):
@@ -116,7 +118,7 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         schema_version=1,
         name=options.name or checkpoint.name,
         created_by=_versions(),
-        source=checkpoint.name,
+        source=options.source or checkpoint.name,
         licence=checkpoint.licence,
         model=ModelShape(
             architecture=config.model_type,

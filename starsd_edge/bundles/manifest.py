@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created_by: str
     """Versions of starsd-edge and of the libraries that made the bundle."""
     source: str
-    """File or directory name of the checkpoint (no path)."""
+    """File or directory name of the checkpoint (no path), or ORG/NAME@COMMIT on the Hugging Face Hub."""
     licence: str
     model: ModelShape
     fingerprints: Fingerprints

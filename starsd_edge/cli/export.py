@@ -18,7 +18,8 @@ def register(app: typer.Typer) -> None:
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="Name of a model (`pull --list`), a GGUF file or a safetensors directory.")
+        str,
+        typer.Argument(help="Name of a model (`pull --list`), hf:ORG/NAME, a GGUF file or a safetensors directory."),
     ],
     weights: Annotated[str, typer.Option(help="fp32, or int8 (weight-only, for the CPU).")] = "fp32",
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16",
@@ -33,11 +34,14 @@ def export(
     """
     from starsd_edge.bundles.cache import bundles_dir
     from starsd_edge.bundles.catalogue import resolve_model
+    from starsd_edge.bundles.hugging_face import parse_hub_name
     from starsd_export.pipeline import ExportOptions, export_bundle
 
     source = resolve_model(model)
-    name = f"{_stem(model)}-{weights}" + ("" if kv == "float16" else "-kv32")
-    options = ExportOptions(weights=weights, kv_dtype=kv, name=name)
+    hub_name = parse_hub_name(model)
+    name = f"{hub_name.short if hub_name else _stem(model)}-{weights}" + ("" if kv == "float16" else "-kv32")
+    label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
+    options = ExportOptions(weights=weights, kv_dtype=kv, name=name, source=label)
     destination = output or bundles_dir() / name
     started = time.monotonic()
     with _steps() as progress:
