@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
-import huggingface_hub.constants
 import pytest
 
 from starsd_edge.bundles.catalogue import resolve_model
 from starsd_edge.bundles.hugging_face import HubName, choose_files, parse_hub_name
 from starsd_edge.errors import StarsdError, UsageError
-from tests.support.fake_hub import FakeHub, directory_files, serving
-from tests.support.tiny_families import write_family
+from tests.support.fake_hub import FakeHub
+from tests.support.hub_fixture import REPOSITORY, published, use_endpoint
 
-NAME = "hf:someone/tiny-qwen"
+NAME = f"hf:{REPOSITORY}"
 
 
 @pytest.fixture
@@ -24,20 +22,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def use_endpoint(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """What HF_ENDPOINT does for a process that begins with it."""
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
-    template = "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template)
-
-
 @pytest.fixture
 def hub(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    files = directory_files(write_family(tmp_path / "published", model_type="qwen2"))
-    others = dict.fromkeys(("pytorch_model.bin", "README.md", "model.gguf", "run.py", "consolidated.safetensors"), b"x")
-    with serving(FakeHub("someone/tiny-qwen", files | others)) as served:
-        use_endpoint(monkeypatch, served.url)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    with published(tmp_path / "published", monkeypatch) as served:
         yield served
 
 
