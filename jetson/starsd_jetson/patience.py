@@ -22,6 +22,9 @@ together.
 """
 LEAST_WORTH_S = 0.05
 """Shorter waits than this disturb nobody, however fast the target is."""
+FIRST_RETRY = 8
+MOST_RETRY = 64
+"""Requests not waited for until one is again; from the first to the most as retries fail."""
 FIRST_SILENCE_S = 1.0
 MOST_SILENCE_S = 30.0
 """A request unanswered for this long is given up and another one sent; from the first to the most as they add up."""
@@ -40,9 +43,14 @@ class Patience:
         self.round_trips = RttEstimator()
         self._own_round_s = 0.0
         self._unanswered = 0
+        self._not_waited = 0
+        self._retry_after = FIRST_RETRY
+        self._retrying_s: float | None = None
 
     def answered(self, round_trip_s: float) -> None:
         """A draft came, this long after it was asked for."""
+        if self._retrying_s is not None:
+            self._judge_retry(round_trip_s <= self._retrying_s)
         self.round_trips.add(round_trip_s)
         self._unanswered = 0
 
@@ -65,10 +73,26 @@ class Patience:
         if self.round_trips.samples == 0:
             wait = FIRST_WAIT_S
         elif self.round_trips.smoothed_s > bound:
-            return 0.0
+            wait = self._retry_wait_s(bound)
         else:
             wait = max(LEAST_WAIT_S, self.round_trips.upper_s)
         return float(min(wait, bound) / 2**self._unanswered)
+
+    def _retry_wait_s(self, bound: float) -> float:
+        """Nothing, but once in a while the whole bound."""
+        self._not_waited += 1
+        if self._not_waited <= self._retry_after:
+            return 0.0
+        self._not_waited = 0
+        self._retrying_s = bound
+        return bound
+
+    def _judge_retry(self, in_time: bool) -> None:
+        """A hub that answers in time when it is waited for is judged anew, without what it took before."""
+        self._retrying_s = None
+        if in_time:
+            self.round_trips = RttEstimator()
+        self._retry_after = FIRST_RETRY if in_time else min(2 * self._retry_after, MOST_RETRY)
 
     @property
     def silence_s(self) -> float:

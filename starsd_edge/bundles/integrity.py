@@ -68,6 +68,7 @@ def staged_directory(target: Path) -> Iterator[Path]:
 
     Raises:
         UsageError: the target is there and is no directory, or its parent cannot be written.
+        OSError, StarsdError: the disk is full, or fails.
     """
     if target.exists() and not target.is_dir():
         raise UsageError(f"{target} is a file: name a directory, or move the file away")
@@ -82,6 +83,10 @@ def staged_directory(target: Path) -> Iterator[Path]:
         _sync_tree(staging)
         _put_in_place(staging, target)
         _sync_directory(target.parent)
+    except OSError as error:
+        if error.errno is None:  # numpy does not say why it could not write an array
+            raise StarsdError(f"the disk is full, or fails, at {target.parent} ({error}): free some space") from error
+        raise
     finally:
         # After an exchange this is the old content; after a plain rename there is nothing left.
         shutil.rmtree(staging, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ def export(
 
     The graph is compared with the model it was made from before the bundle is put in place.
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
     from starsd_edge.bundles.cache import bundles_dir
     from starsd_edge.bundles.catalogue import resolve_model
     from starsd_edge.bundles.hugging_face import parse_hub_name

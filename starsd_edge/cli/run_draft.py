@@ -57,6 +57,9 @@ def run_draft(
         typer.Option("--require-drafter", help="Refuse targets that the drafter does not fit, instead of n-grams."),
     ] = False,
     max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64,
+    resume_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")
+    ] = 30.0,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads of the draft model; default: all cores.")
     ] = None,
@@ -73,7 +76,8 @@ def run_draft(
     _log_to_stderr(log_level)
     kind = _kind(bundle, drafter)
     token = None if token_file is None else read_token(token_file)
-    settings = HubSettings(DoorSettings(token=token), HubLimits(max_sessions=max_sessions))
+    limits = HubLimits(max_sessions=max_sessions, resume_grace_s=resume_grace)
+    settings = HubSettings(DoorSettings(token=token), limits)
     with bind(host, port, has_token=token is not None) as sock:
         registry = _registry(kind, bundle, require_drafter, max_sessions, threads)
         line = f"listening on {_url(sock.getsockname())} drafter={kind.value}"

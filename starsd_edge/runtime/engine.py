@@ -14,6 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.errors import EngineError
+
 
 @dataclass(frozen=True)
 class EngineSpec:
@@ -119,3 +121,23 @@ class Engine(Protocol):
 def causal_mask(tokens: int) -> npt.NDArray[np.bool_]:
     """bool [T, T]: each token sees itself and those before it (prefill chunks and chains)."""
     return np.tri(tokens, dtype=np.bool_)
+
+
+def require_capacity(spec: EngineSpec, capacity: int) -> None:
+    """Raises EngineError unless a sequence of `capacity` tokens fits the engine's context."""
+    if not 0 < capacity <= spec.max_context:
+        raise EngineError(f"a sequence of {capacity} tokens does not fit a context of {spec.max_context}")
+
+
+def require_pending(seq: Sequence, pending: bool, rows: int) -> None:
+    """Raises EngineError unless the last pass of a sequence is still to be committed and `rows` of it fit."""
+    if not pending:
+        raise EngineError("nothing to commit: each forward pass can be committed once")
+    if seq.length + rows > seq.capacity:
+        raise EngineError(f"the sequence is full: {seq.length + rows} tokens do not fit {seq.capacity}")
+
+
+def require_committed(seq: Sequence, length: int) -> None:
+    """Raises EngineError unless a sequence can be truncated to `length` tokens."""
+    if not 0 <= length <= seq.length:
+        raise EngineError(f"cannot truncate {seq.length} committed tokens to {length}")

@@ -17,7 +17,14 @@ import numpy.typing as npt
 
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import EngineSpec, Sequence, Step
+from starsd_edge.runtime.engine import (
+    EngineSpec,
+    Sequence,
+    Step,
+    require_capacity,
+    require_committed,
+    require_pending,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -76,8 +83,7 @@ class OnnxEngine:
 
     def open(self, capacity: int) -> OnnxSequence:
         """A new, empty sequence. The buffers are zeroed pages that cost memory once they are written."""
-        if not 0 < capacity <= self._spec.max_context:
-            raise EngineError(f"a sequence of {capacity} tokens does not fit a context of {self._spec.max_context}")
+        require_capacity(self._spec, capacity)
         shape = (capacity, *self._row)
         keys = [np.zeros(shape, self._dtype) for _ in self._layers]
         return OnnxSequence(capacity, keys, [np.zeros(shape, self._dtype) for _ in self._layers])
@@ -113,11 +119,8 @@ class OnnxEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
         seq = _own(seq)
-        if not seq.new_keys:
-            raise EngineError("nothing to commit: each forward pass can be committed once")
+        require_pending(seq, bool(seq.new_keys), len(rows))
         end = seq.length + len(rows)
-        if end > seq.capacity:
-            raise EngineError(f"the sequence is full: {end} tokens do not fit {seq.capacity}")
         kept = slice(0, len(rows)) if list(rows) == list(range(len(rows))) else np.asarray(rows, np.int64)
         for layer in self._layers:
             seq.keys[layer][seq.length : end] = seq.new_keys[layer][kept]
@@ -128,8 +131,7 @@ class OnnxEngine:
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
         seq = _own(seq)
-        if not 0 <= length <= seq.length:
-            raise EngineError(f"cannot truncate {seq.length} committed tokens to {length}")
+        require_committed(seq, length)
         seq.length = length
         seq.new_keys, seq.new_values = [], []
 

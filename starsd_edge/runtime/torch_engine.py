@@ -12,7 +12,14 @@ import numpy.typing as npt
 import torch
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import EngineSpec, Sequence, Step
+from starsd_edge.runtime.engine import (
+    EngineSpec,
+    Sequence,
+    Step,
+    require_capacity,
+    require_committed,
+    require_pending,
+)
 from starsd_edge.runtime.torch_model import TargetGraph, head_width
 
 
@@ -50,8 +57,7 @@ class TorchEngine:
 
     def open(self, capacity: int) -> TorchSequence:
         """See `Engine.open`."""
-        if not 0 < capacity <= self._spec.max_context:
-            raise EngineError(f"a sequence of {capacity} tokens does not fit a context of {self._spec.max_context}")
+        require_capacity(self._spec, capacity)
         return TorchSequence(capacity, self._no_rows(), self._no_rows())
 
     def forward(
@@ -79,10 +85,7 @@ class TorchEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
         seq = _own(seq)
-        if not seq.new_keys:
-            raise EngineError("nothing to commit: each forward pass can be committed once")
-        if seq.length + len(rows) > seq.capacity:
-            raise EngineError(f"the sequence is full: {seq.length + len(rows)} tokens do not fit {seq.capacity}")
+        require_pending(seq, bool(seq.new_keys), len(rows))
         kept = torch.tensor(list(rows), dtype=torch.int64)
         seq.keys = [torch.cat((past, new[kept])) for past, new in zip(seq.keys, seq.new_keys, strict=True)]
         seq.values = [torch.cat((past, new[kept])) for past, new in zip(seq.values, seq.new_values, strict=True)]
@@ -91,8 +94,7 @@ class TorchEngine:
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
         seq = _own(seq)
-        if not 0 <= length <= seq.length:
-            raise EngineError(f"cannot truncate {seq.length} committed tokens to {length}")
+        require_committed(seq, length)
         seq.keys = [rows[:length] for rows in seq.keys]
         seq.values = [rows[:length] for rows in seq.values]
         seq.new_keys, seq.new_values = [], []

@@ -17,6 +17,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 ATTENTION_NAME = "starsd_append"
 OUT_OF_SIGHT = torch.finfo(torch.float32).min
+_ONES_WIDTH = 2
+"""A product with a single column may be computed as a dot product, in lanes."""
 
 
 def head_width(config: PreTrainedConfig) -> int:
@@ -74,7 +76,8 @@ def grouped_attention(
         [1, T, H, D].
     """
     _, heads, rows, width = query.shape
-    kv_heads, group = key.shape[0], heads // key.shape[0]
+    kv_heads, columns, _ = key.shape
+    group = heads // kv_heads
     grouped = query.contiguous().view(kv_heads, group * rows, width)
     # CPU runtimes multiply a single row by another kernel, with other roundings, than several. Two heads or more in a
     # group never are a single row; a head by itself is computed twice, so that a token has the bits it has in a chain.
@@ -82,10 +85,14 @@ def grouped_attention(
     if alone:
         grouped = torch.cat((grouped, grouped), dim=1)
         group = 2
-    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, group, rows, -1)
+    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, group, rows, columns)
     scores = torch.where(attention_mask, scores.float(), OUT_OF_SIGHT)
-    weights = torch.softmax(scores, dim=-1).to(query.dtype)
-    mixed = torch.matmul(weights.view(kv_heads, group * rows, -1), value)
+    weights = torch.exp(scores - scores.amax(dim=-1, keepdim=True)).to(query.dtype)
+    weights = weights.view(kv_heads, group * rows, columns)
+    # The softmax's sum as a product with ones: a matrix product adds column by column, so columns out of sight add
+    # nothing. A softmax kernel adds in lanes, and the bits of a row would depend on where its ancestors stand.
+    total = torch.matmul(weights, value.new_ones(columns, _ONES_WIDTH))[..., :1]
+    mixed = torch.matmul(weights, value) / total
     if alone:
         mixed = mixed[:, :rows]
     return mixed.reshape(1, heads, rows, width).transpose(1, 2), None

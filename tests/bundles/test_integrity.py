@@ -80,6 +80,12 @@ def test_a_full_disk_at_the_last_moment_leaves_nothing(tmp_path: Path, monkeypat
     assert names_in(tmp_path) == []
 
 
+def test_a_write_that_fails_without_a_reason_is_told_as_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(StarsdError, match="the disk is full, or fails"), staged_directory(tmp_path / "bundle"):
+        raise OSError("4096 requested and 0 written")  # numpy's tofile
+    assert names_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("has_exchange", [True, False])
 def test_an_existing_directory_is_replaced_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_exchange: bool

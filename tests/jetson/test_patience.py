@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_jetson.patience import FIRST_WAIT_S, MOST_WAIT_S, Patience
+from starsd_jetson.patience import FIRST_RETRY, FIRST_WAIT_S, MOST_RETRY, MOST_WAIT_S, Patience
 
 
 def learned(round_trip_s: float, own_round_s: float, drafts: int = 50) -> Patience:
@@ -44,6 +44,29 @@ def test_hub_that_became_fast_again_is_waited_for_again() -> None:
     for _ in range(30):
         patience.answered(0.01)
     assert patience.wait_s(depth=4) >= 0.01
+
+
+def waits_until_retry(patience: Patience) -> int:
+    for count in range(10 * MOST_RETRY):
+        if patience.wait_s(depth=4) > 0:
+            return count
+    raise AssertionError("never waited again")
+
+
+def test_hub_that_is_slow_only_while_nobody_waits_is_found_out() -> None:
+    patience = learned(0.9, own_round_s=0.03)
+    assert waits_until_retry(patience) == FIRST_RETRY
+    patience.answered(0.2)
+    assert 0.2 <= patience.wait_s(depth=4) <= MOST_WAIT_S
+
+
+def test_hub_that_stays_slow_is_tried_ever_more_rarely() -> None:
+    patience = learned(0.9, own_round_s=0.03)
+    counts = []
+    for _ in range(6):
+        counts.append(waits_until_retry(patience))
+        patience.answered(0.9)
+    assert counts == [8, 16, 32, 64, 64, 64]
 
 
 def test_dead_hub_costs_less_than_twice_the_first_wait() -> None:

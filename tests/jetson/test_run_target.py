@@ -11,21 +11,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from starsd_edge.bundles.bundle import write_manifest
-from starsd_edge.bundles.integrity import hash_files
-from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.cli.answer_output import TextOutput, printable
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_jetson.decoder import Piece
 from tests.support.command_line import CommandLine
-from tests.support.decoding import EOS, WORDS, Plain, letter_backend, letters, plain_answer, request
+from tests.support.decoding import Plain, letters, plain_answer, request
+from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.scripted_hub import Asked, ScriptedHub
-from tests.support.small_bundle import small_manifest
 
 PROMPT = "abacabadabacaba"
 
@@ -63,19 +59,6 @@ class RunTarget(CommandLine):
         ended = self(*arguments, "--json")
         assert ended.code == 0, ended
         return [json.loads(line) for line in ended.out.splitlines()]
-
-
-def write_bundle(directory: Path, template: str | None = None, exact_trees: bool = True) -> Path:
-    directory.mkdir()
-    (directory / "model.onnx").write_bytes(b"graph")
-    letter_backend().save(str(directory / "tokenizer.json"))
-    if template is not None:
-        (directory / "chat_template.jinja").write_text(template)
-    manifest = small_manifest(hash_files(directory))
-    rules = TextRules(None, [EOS], False, None if template is None else "chat_template.jinja")
-    model = msgspec.structs.replace(manifest.model, vocab_size=WORDS, tokenizer_size=WORDS, max_context=128)
-    write_manifest(directory, msgspec.structs.replace(manifest, text=rules, model=model))
-    return directory
 
 
 def expected(engine: PrefixEngine, **changes: Any) -> Plain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import subprocess
 import sys
 import tarfile
@@ -16,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import starsd_edge
+from starsd_edge.cli.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"starsd_edge", "starsd_export", "starsd_server", "starsd_jetson"}
@@ -125,21 +125,20 @@ def test_the_base_install_brings_no_framework(fresh_python: Path, tmp_path: Path
     assert not installed & FOREIGN
 
 
-def test_a_missing_extra_is_one_line_with_the_command_that_mends_it(fresh_python: Path, tmp_path: Path) -> None:
-    result = run([fresh_python.with_name("starsd-edge"), "export", "smollm2-135m"], tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "extra"), [(["export", "smollm2-135m"], "export"), (["run-draft", "--port", "0"], "server")]
+)
+def test_a_missing_extra_is_one_line_with_the_command_that_mends_it(
+    fresh_python: Path, tmp_path: Path, arguments: list[str], extra: str
+) -> None:
+    result = run([fresh_python.with_name("starsd-edge"), *arguments], tmp_path)
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
-    assert "pip install 'starsd-edge[export]'" in result.stderr
+    assert f"pip install 'starsd-edge[{extra}]'" in result.stderr
 
 
-def test_extras_name_what_the_command_line_says_they_bring() -> None:
-    from starsd_edge.cli.extras import EXTRA_OF
-
-    brought: dict[str, set[str]] = {}
-    for line in importlib.metadata.requires("starsd-edge") or []:
-        requirement = Requirement(line)
-        for extra in importlib.metadata.metadata("starsd-edge").get_all("Provides-Extra") or []:
-            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
-                brought.setdefault(extra, set()).add(canonicalize_name(requirement.name))
+def test_extras_bring_what_the_command_line_says_they_do(wheel: Path) -> None:
+    requirements = [Requirement(line) for line in _requirements(wheel)]
     for library, extra in EXTRA_OF.items():
-        assert canonicalize_name(library) in brought[extra]
+        brought = {canonicalize_name(r.name) for r in requirements if r.marker and r.marker.evaluate({"extra": extra})}
+        assert canonicalize_name(library) in brought

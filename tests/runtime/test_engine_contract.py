@@ -12,6 +12,8 @@ from starsd_edge.speculation.tree import ROOT, DraftTree
 
 IDS = [5, 9, 17, 3, 11, 20, 7, 2, 13, 19, 6, 15]
 TREE = DraftTree(np.array([4, 8, 12, 10]), np.array([ROOT, 0, ROOT, 2]))
+HOLED = DraftTree(np.array([4, 8, 12, 10, 16, 9, 5]), np.array([ROOT, 0, ROOT, 2, 2, 4, 5]))
+"""Rows whose ancestors stand apart, at every level."""
 
 
 def forward(engine: Engine, seq: Sequence, ids: list[int], rows: list[int] | None = None) -> Step:
@@ -71,6 +73,22 @@ def test_each_node_of_a_tree_sees_its_own_path_alone(engine: Engine, committed: 
     for row, path in enumerate(([], [4], [4, 8], [12], [12, 10])):
         expected = forward(engine, engine.open(64), [*prompt, 1, *path]).logits[-1]
         assert close(step.logits[row], expected), f"row {row}"
+
+
+@pytest.mark.parametrize("committed", [1, 9, 30])
+def test_a_tree_equals_one_token_steps_bit_for_bit(engine: Engine, committed: int) -> None:
+    same = close if isinstance(engine, TorchEngine) else np.array_equal
+    prompt = (IDS * 4)[:committed]
+    step = engine.forward(
+        prefilled(engine, prompt), HOLED.verify_tokens(1), HOLED.verify_positions(committed), HOLED.verify_mask()
+    )
+    for row, path in enumerate(([], [4], [4, 8], [12], [12, 10], [12, 16], [12, 16, 9], [12, 16, 9, 5])):
+        seq = prefilled(engine, prompt)
+        for token in [1, *path]:
+            alone = forward(engine, seq, [token])
+            engine.commit(seq, [0])
+        assert same(alone.logits[0], step.logits[row]), f"row {row}"
+        assert same(alone.features[0], step.features[row]), f"row {row}"
 
 
 def test_only_committed_rows_are_remembered_in_their_order(engine: Engine) -> None:

@@ -1,0 +1,160 @@
+"""A figure and a report of figures: the one form that every `bench` command writes.
+
+{"figures": [{"name": ..., "value": ..., "unit": ..., "label": ...}, ...],
+ "spread": {name: {"low": ..., "high": ..., "samples": ...}, ...},
+ "machine": {...}, "settings": {...}}
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from starsd_edge.errors import UsageError
+
+CPU = "CPU"
+GPU = "GPU"
+TIMING_BACKEND = "timing backend"
+"""Times come from a model of the device, not from a device."""
+
+_LABELS = {"cpu": CPU, "cuda": GPU, "jetson": GPU}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The samples behind a figure: the least, the greatest, and how many."""
+
+    low: float
+    high: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number.
+
+    Attributes:
+        name: lower case with underscores; a unit in it is that of the value.
+        value: a finite number.
+        unit: as written after a number; "" for a plain count or ratio.
+        label: what it was measured on: `CPU`, `GPU` or `TIMING_BACKEND`.
+        spread: of the samples whose median `value` is; None for a figure of another kind.
+
+    Raises:
+        ValueError: the value is no finite number.
+    """
+
+    name: str
+    value: float
+    unit: str
+    label: str
+    spread: Spread | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"the figure {self.name} is {self.value}")
+
+    @classmethod
+    def median(cls, name: str, samples: Sequence[float], unit: str, label: str) -> Figure:
+        """The median of at least one sample, with its spread."""
+        spread = Spread(min(samples), max(samples), len(samples))
+        return cls(name, statistics.median(samples), unit, label, spread)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one run of a bench gave.
+
+    Attributes:
+        figures: in the order in which they are shown; no name twice.
+        machine: what it ran on.
+        settings: how it was run, so that it can be repeated.
+    """
+
+    figures: Sequence[Figure]
+    machine: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Figure:
+        """The figure of this name; KeyError if there is none."""
+        return self._by_name[name]
+
+    def get(self, name: str) -> Figure | None:
+        """The figure of this name, or None."""
+        return self._by_name.get(name)
+
+    @property
+    def _by_name(self) -> dict[str, Figure]:
+        return {figure.name: figure for figure in self.figures}
+
+    def to_json(self) -> bytes:
+        """As in the module's docstring, indented, with a newline at its end."""
+        content = {
+            "figures": [
+                {"name": figure.name, "value": _rounded(figure.value), "unit": figure.unit, "label": figure.label}
+                for figure in self.figures
+            ],
+            "spread": {
+                figure.name: {
+                    "low": _rounded(figure.spread.low),
+                    "high": _rounded(figure.spread.high),
+                    "samples": figure.spread.samples,
+                }
+                for figure in self.figures
+                if figure.spread is not None
+            },
+            "machine": dict(self.machine),
+            "settings": dict(self.settings),
+        }
+        return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+
+
+def label_of(device: str) -> str:
+    """The label of what is measured on a device ("cpu", "cuda", "jetson")."""
+    return _LABELS[device]
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The least sample that at least this share of the samples does not exceed (nearest rank)."""
+    ranked = sorted(samples)
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def check_report_path(path: Path) -> None:
+    """Whether a report can be written there; asked before the measuring, which takes minutes.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory: give --json the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}: make it, or give --json another place")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{path} cannot be written: give --json another place")
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write it whole or not at all."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        staged = Path(file.name)
+        try:
+            file.write(report.to_json())
+            file.flush()
+            staged.chmod(0o644)
+            staged.replace(path)
+        except BaseException:
+            staged.unlink()
+            raise
+
+
+def _rounded(value: float) -> float:
+    """Six digits: more than any of these measurements holds."""
+    return float(f"{value:.6g}")

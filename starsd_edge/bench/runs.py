@@ -1,0 +1,73 @@
+"""Several ways of decoding answer the same prompts by turns: whatever else the machine does hits all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from starsd_edge.telemetry.rounds import Round
+
+WARM_UP_TOKENS = 8
+"""Of an answer that is not counted: the first passes allocate."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One prompt answered in one way.
+
+    Attributes:
+        token_ids: the answer; exactly as many tokens as were asked for.
+        first_s: from the start to the first token, in seconds.
+        decode_s: from the first token to the last, in seconds.
+        rounds: what each round did, for ways of ours; the first token belongs to none.
+    """
+
+    token_ids: tuple[int, ...]
+    first_s: float
+    decode_s: float
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of decoding: the first token and the time until it are left out."""
+        return (len(self.token_ids) - 1) / self.decode_s
+
+
+class Mode(Protocol):
+    """A way of decoding."""
+
+    @property
+    def name(self) -> str:
+        """With which the names of its figures begin."""
+
+    def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
+        """Answer greedily with exactly `new_tokens` tokens, end-of-sequence tokens taken like all others."""
+
+
+Runs = Mapping[str, Sequence[Run]]
+"""For each mode's name its runs; those at one index of all modes belong together: same prompt, same time."""
+
+
+def run_by_turns(
+    modes: Sequence[Mode],
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    repeats: int,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Runs:
+    """Answer every prompt in every mode, `repeats` times; run i of each mode is of prompt i modulo their number.
+
+    Each round of modes begins with another one, so that none always follows the same neighbour.
+    """
+    for mode in modes:
+        progress(f"warming up: {mode.name}")
+        mode.run(prompts[0], min(WARM_UP_TOKENS, new_tokens))
+    runs: dict[str, list[Run]] = {mode.name: [] for mode in modes}
+    total = repeats * len(prompts)
+    for turn in range(total):
+        first = turn % len(modes)
+        progress(f"prompt {turn + 1} of {total}")
+        for mode in (*modes[first:], *modes[:first]):
+            runs[mode.name].append(mode.run(prompts[turn % len(prompts)], new_tokens))
+    return runs

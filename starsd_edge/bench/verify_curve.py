@@ -1,0 +1,56 @@
+"""What a verify pass of T rows costs: the curve that decides how large a draft may be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from starsd_edge.runtime.engine import Engine, causal_mask
+from starsd_edge.runtime.engine import Sequence as EngineSequence
+
+SIZES = (1, 2, 3, 5, 8, 16)
+"""Rows T of a verify pass, the root included."""
+_WARM_UP = 3
+
+
+def measure_verify(
+    engine: Engine,
+    text: Sequence[int],
+    committed: int,
+    passes: int,
+    sizes: Sequence[int] = SIZES,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, list[float]]:
+    """Seconds of each of `passes` verify passes over a chain, by the number of rows; the sizes take turns.
+
+    Args:
+        text: at least `committed` + 1 tokens; the first `committed` are put into the KV, the chain is made of those
+            after them, repeated as needed.
+        sizes: those beyond the engine's largest tree are left out.
+    """
+    seq = engine.open(committed + 1)
+    commit_text(engine, seq, text[:committed])
+    chain = np.resize(np.asarray(text[committed:], dtype=np.int64), max(sizes))
+    fitting = [size for size in sizes if size <= engine.spec.max_tree]
+    seconds: dict[int, list[float]] = {size: [] for size in fitting}
+    for number in range(_WARM_UP + passes):
+        for size in fitting:
+            positions = np.arange(committed, committed + size, dtype=np.int64)
+            mask = causal_mask(size)
+            began = clock()
+            engine.forward(seq, chain[:size], positions, mask)
+            if number >= _WARM_UP:
+                seconds[size].append(clock() - began)
+    return seconds
+
+
+def commit_text(engine: Engine, seq: EngineSequence, text: Sequence[int]) -> None:
+    """Commit these tokens to an empty sequence, chunk by chunk."""
+    tokens = np.asarray(text, dtype=np.int64)
+    for start in range(0, len(tokens), engine.spec.max_chunk):
+        chunk = tokens[start : start + engine.spec.max_chunk]
+        positions = np.arange(start, start + len(chunk), dtype=np.int64)
+        engine.forward(seq, chunk, positions, causal_mask(len(chunk)), [len(chunk) - 1])
+        engine.commit(seq, range(len(chunk)))

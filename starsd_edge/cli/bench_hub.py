@@ -1,0 +1,86 @@
+"""A hub in a process of its own, for as long as a bench needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import IO
+
+from starsd_edge.children import end_with_parent
+from starsd_edge.errors import StarsdError
+
+_START_S = 120.0  # loading a draft model from a slow disk
+_GRACE_S = 5.0  # from asking a process to end until it is killed
+
+
+@contextlib.contextmanager
+def hub_process(arguments: Sequence[str]) -> Iterator[str]:
+    """Start `starsd-edge run-draft` with these arguments on a free loopback port; its ws:// address.
+
+    Raises:
+        StarsdError: it does not start; the line says why.
+    """
+    command = [sys.executable, "-m", "starsd_edge.cli", "run-draft", *arguments, "--port", "0"]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
+        )
+        try:
+            yield _address(process, log)
+        finally:
+            _end(process)
+
+
+def _address(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
+    """The address in the line with which a hub says that it listens."""
+    line = _first_line(process, time.monotonic() + _START_S)
+    address = next((word for word in line.split() if word.startswith("ws://")), None)
+    if address is None:
+        raise StarsdError(f"the hub did not start: {_last_words(log) or 'it gave no reason'}")
+    return address
+
+
+def _first_line(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """What it writes first, up to the end of the line or of the output."""
+    assert process.stdout is not None  # noqa: S101 (it was asked for)
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise StarsdError(f"the hub did not start within {_START_S:.0f} s: try `starsd-edge run-draft`")
+        piece = os.read(process.stdout.fileno(), 4096)
+        if not piece:
+            break
+        line += piece
+    return line.decode(errors="replace")
+
+
+def _last_words(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, and insist."""
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

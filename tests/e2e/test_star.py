@@ -1,0 +1,180 @@
+"""The star on the real model, through the commands that users run, each a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_export.pipeline import export_bundle
+from tests.support.processes import DEADLINE_S, Hub, Process, running, target
+from tests.support.tiny_llama import write_safetensors
+
+pytestmark = pytest.mark.model
+
+PROMPTS = (
+    "Write a short story about a lighthouse keeper and a gull.",
+    "Explain to a child why the sea is salty.",
+    "List the planets of the solar system and say one thing about each.",
+)
+PATIENT = ("--draft-wait", 20)
+"""Where hub and targets share two cores, a draft may take long; these tests ask what comes, not when."""
+
+
+def ask(stack: ExitStack, bundle: Bundle, *arguments: object) -> Process:
+    return stack.enter_context(running(target(bundle.path, *arguments)))  # type: ignore[return-value]
+
+
+def start_hub(stack: ExitStack, *arguments: object, port: int = 0) -> Hub:
+    hub = Hub(*arguments, port=port)
+    stack.enter_context(running(hub))
+    return hub
+
+
+def answers(process: Process) -> list[dict[str, Any]]:
+    found = list(process.records())
+    assert process.wait() == 0, process.errors
+    return found
+
+
+def pieces(records: Iterator[dict[str, Any]], count: int) -> str:
+    """The text of the next `count` pieces."""
+    return "".join(next(records)["piece"] for _ in range(count))
+
+
+def rest(records: Iterator[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """The text that is still to come, and the answer's record."""
+    text = ""
+    for record in records:
+        if record["type"] == "answer":
+            return text, record
+        text += record["piece"]
+    raise AssertionError("the answer did not end")
+
+
+@pytest.fixture(scope="module")
+def alone(bundle_fp32: Bundle) -> list[dict[str, Any]]:
+    """Each prompt's answer, decoded token by token."""
+    asked = [part for prompt in PROMPTS for part in ("--prompt", prompt)]
+    process = target(bundle_fp32.path, *asked, "--json", "--no-speculation", "--max-tokens", 64)
+    return answers(process)
+
+
+def test_three_targets_at_once_answer_as_alone(
+    bundle_fp32: Bundle, bundle_int8: Bundle, alone: list[dict[str, Any]]
+) -> None:
+    with ExitStack() as stack:
+        hub = start_hub(stack, bundle_int8.path)
+        options = ("--json", "--hub", hub.url, "--require-hub", "--max-tokens", 64, *PATIENT)
+        together = [
+            ask(stack, bundle_fp32, "--prompt", prompt, "--name", f"target-{number}", *options)
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        for process, expected in zip(together, alone, strict=True):
+            (answer,) = answers(process)
+            assert answer["token_ids"] == expected["token_ids"]
+            assert answer["text"] == expected["text"]
+            assert answer["figures"]["tokens_per_round"] > 2
+        drafters = {drafter["kind"]: drafter for drafter in hub.status()["drafters"]}
+        assert drafters["causal-lm"]["drafts"] > 0
+        assert drafters["causal-lm"]["sessions"] == 0
+
+
+def test_hub_killed_in_the_middle_of_an_answer_and_restarted(bundle_fp32: Bundle, bundle_int8: Bundle) -> None:
+    options = ("--stream-json", "--prompt", PROMPTS[0], "--max-tokens", 200)
+    with ExitStack() as stack:
+        expected = rest(ask(stack, bundle_fp32, *options, "--no-speculation").records())[1]
+        hub = start_hub(stack, bundle_int8.path)
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub", *PATIENT)
+        records = process.records()
+        text = pieces(records, 5)
+        before = hub.status()["drafters"][0]["drafts"]
+        hub.kill()
+        text += pieces(records, 5)
+        hub = start_hub(stack, bundle_int8.path, port=hub.port)
+        remainder, answer = rest(records)
+        assert before > 0
+        assert text + remainder == expected["text"] == answer["text"]
+        assert answer["token_ids"] == expected["token_ids"]
+        assert hub.status()["drafters"][0]["drafts"] > 0
+        assert process.wait() == 0
+        assert "back after a restart" in process.errors
+
+
+def test_answer_goes_on_while_the_hub_is_stopped(bundle_fp32: Bundle, bundle_int8: Bundle) -> None:
+    options = ("--stream-json", "--prompt", PROMPTS[1], "--max-tokens", 48)
+    with ExitStack() as stack:
+        expected = rest(ask(stack, bundle_fp32, *options, "--no-speculation").records())[1]
+        hub = start_hub(stack, bundle_int8.path)
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub")
+        records = process.records()
+        text = pieces(records, 2)
+        hub.send(signal.SIGSTOP)
+        remainder, answer = rest(records)
+        assert text + remainder == expected["text"]
+        assert answer["token_ids"] == expected["token_ids"]
+        assert process.wait() == 0
+
+
+def test_sampled_answers_are_the_same_with_and_without_a_hub(bundle_fp32: Bundle, bundle_int8: Bundle) -> None:
+    options = ("--json", "--prompt", PROMPTS[2], "--max-tokens", 48)
+    options += ("--temperature", 0.8, "--top-p", 0.95, "--seed", 20260122)
+    with ExitStack() as stack:
+        hub = start_hub(stack, bundle_int8.path)
+        plain = answers(ask(stack, bundle_fp32, *options, "--no-speculation"))
+        for more in (("--hub", hub.url, "--require-hub", *PATIENT), ()):
+            (answer,) = answers(ask(stack, bundle_fp32, *options, *more))
+            assert answer["token_ids"] == plain[0]["token_ids"]
+
+
+def test_target_killed_in_the_middle_frees_its_session(bundle_fp32: Bundle, bundle_int8: Bundle) -> None:
+    with ExitStack() as stack:
+        hub = start_hub(stack, bundle_int8.path, "--resume-grace", 0.2)
+        options = ("--stream-json", "--prompt", PROMPTS[0], "--max-tokens", 400)
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub")
+        pieces(process.records(), 3)
+        assert hub.status()["sessions"] == 1
+        process.kill()
+        until = time.monotonic() + DEADLINE_S
+        while hub.status()["sessions"] and time.monotonic() < until:
+            time.sleep(0.05)
+        assert hub.status()["sessions"] == 0
+        assert hub.status()["drafters"][0]["sessions"] == 0
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle with another tokenizer."""
+    root = tmp_path_factory.mktemp("stranger")
+    return export_bundle(write_safetensors(root / "checkpoint"), root / "bundle")
+
+
+def test_mismatched_tokenizer_is_refused_with_both_fingerprints(bundle_fp32: Bundle, stranger: Bundle) -> None:
+    prints = [bundle.manifest.fingerprints.tokenizer_fp for bundle in (bundle_fp32, stranger)]
+    options = ("--prompt", PROMPTS[0], "--max-tokens", 8, "--require-hub", "--json")
+    with ExitStack() as stack:
+        hub = start_hub(stack, stranger.path, "--require-drafter")
+        refused = ask(stack, bundle_fp32, *options, "--hub", hub.url)
+        assert list(refused.records()) == []
+        assert refused.wait() != 0
+        (line,) = refused.errors.splitlines()
+        assert all(fingerprint in line for fingerprint in prints)
+
+
+def test_mismatched_tokenizer_gets_ngram_drafts_and_is_told_why(
+    bundle_fp32: Bundle, stranger: Bundle, tmp_path: Path
+) -> None:
+    prints = [bundle.manifest.fingerprints.tokenizer_fp for bundle in (bundle_fp32, stranger)]
+    options = ("--prompt", PROMPTS[0], "--max-tokens", 8, "--require-hub", "--json")
+    with ExitStack() as stack:
+        hub = start_hub(stack, stranger.path)
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url)
+        answers(process)
+        assert "drafts with ngram" in process.errors
+        assert all(fingerprint in process.errors for fingerprint in prints)
