@@ -23,6 +23,8 @@ def published(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
     with serving(FakeHub(REPOSITORY, files | dict.fromkeys(_OTHERS, b"x"))) as hub:
         use_endpoint(monkeypatch, hub.url)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        # The suite runs with HF_HUB_OFFLINE, which this Hub on loopback need not heed.
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         yield hub
 
 
