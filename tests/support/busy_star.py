@@ -97,8 +97,8 @@ class FakeTarget:
         )
 
 
-async def come_and_go(url: str, targets: list[FakeTarget], seconds: float) -> None:
-    """All of them at once, each as often as the time allows."""
+async def come_and_go(url: str, targets: list[FakeTarget], seconds: float, enough: asyncio.Event | None = None) -> None:
+    """All of them at once, each as often as the time allows, or until it is `enough`."""
 
     async def visit(target: FakeTarget) -> None:
         await asyncio.sleep(target.random.uniform(0, 0.5))
@@ -106,15 +106,15 @@ async def come_and_go(url: str, targets: list[FakeTarget], seconds: float) -> No
             await target.stay(url)
             await asyncio.sleep(target.random.uniform(0.05, 0.3))
 
-    visits = [asyncio.ensure_future(visit(target)) for target in targets]
-    done, _ = await asyncio.wait(visits, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    left = set(visits)
+    waiting = [*(visit(target) for target in targets), (enough or asyncio.Event()).wait()]
+    left = {asyncio.ensure_future(each) for each in waiting}
+    done, _ = await asyncio.wait(left, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     while left:  # wait_for of Python 3.11 swallows a cancellation now and then
         for visiting in left:
             visiting.cancel()
         _, left = await asyncio.wait(left, timeout=0.5)
     for visiting in done:
-        visiting.result()
+        visiting.result()  # a visit ends by itself only when it fails
 
 
 def steady(count: int, rounds: int = 10_000, verify_s: float = _VERIFY_S) -> list[FakeTarget]:
