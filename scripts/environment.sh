@@ -8,11 +8,12 @@ EXTRAS=export,server,cpu
 # Does nothing, and needs no network, when a stamp says that this was done for the pyproject.toml as it stands.
 prepare_environment() {
     local purpose=$1
-    [ -x "$VENV/bin/python" ] || make_venv
+    has_pip || make_venv
     if is_ready "$purpose"; then
         return
     fi
     say_what_is_downloaded "$purpose"
+    pip_install "pip>=25.1" # the first that knows dependency groups
     # First and alone: pip then takes the CPU build of torch where an index offers one.
     pip_install torch==2.13.0
     pip_install --editable ".[$EXTRAS]"
@@ -20,6 +21,11 @@ prepare_environment() {
         pip_install --group test --group lint
     fi
     stamp >"$VENV/ready-to-$purpose"
+}
+
+# False also for what an interrupted run or a removed Python left of an environment.
+has_pip() {
+    "$VENV/bin/python" -c 'import pip' 2>/dev/null
 }
 
 is_ready() {
@@ -42,11 +48,11 @@ make_venv() {
     local python
     python=$(find_python)
     echo "Making the virtual environment $VENV with $($python --version)."
+    [ -x "$VENV/bin/python" ] || rm -rf "$VENV" # what a removed Python left
     "$python" -m venv "$VENV" || {
         rm -rf "$VENV"
         fail "$python cannot make a virtual environment: install its venv module (Debian and Ubuntu: apt install python3-venv)"
     }
-    pip_install "pip>=25.1" # the first that knows dependency groups
 }
 
 # $PYTHON, else python3.11, else a python3 that is new enough.

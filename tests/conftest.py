@@ -39,6 +39,14 @@ def bundle_fp32(model_file: Path) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def bundle_fp32_kv32(bundle_fp32: Bundle) -> Bundle:
+    """The default model with fp32 weights and fp32 KV."""
+    from tests.support.wide_kv import with_float32_kv
+
+    return with_float32_kv(bundle_fp32, bundle_fp32.path.with_name(f"{bundle_fp32.path.name}-kv32"))
+
+
+@pytest.fixture(scope="session")
 def bundle_int8(model_file: Path) -> Bundle:
     """The default model with int8 weights and fp16 KV."""
     return exported(model_file, "int8")
@@ -48,6 +56,12 @@ def bundle_int8(model_file: Path) -> Bundle:
 def engine_fp32(bundle_fp32: Bundle) -> Engine:
     """An engine of `bundle_fp32`; sequences are what a test opens on it."""
     return open_engine(bundle_fp32, threads=_ENGINE_THREADS)
+
+
+@pytest.fixture(scope="session")
+def engine_fp32_kv32(bundle_fp32_kv32: Bundle) -> Engine:
+    """An engine of `bundle_fp32_kv32`."""
+    return open_engine(bundle_fp32_kv32, threads=_ENGINE_THREADS)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from starsd_edge import __version__
 from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, write_manifest
 from starsd_edge.bundles.fingerprints import feature_fingerprint, tokenizer_fingerprint
 from starsd_edge.bundles.integrity import hash_files, staged_directory
-from starsd_edge.bundles.manifest import Fingerprints, Graph, Manifest, ModelShape, TextRules
+from starsd_edge.bundles.manifest import MANIFEST_NAME, Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
 from starsd_edge.runtime.torch_model import head_width
@@ -80,10 +80,12 @@ def export_bundle(
         progress: called with each of `STEPS` as it begins.
 
     Raises:
-        UsageError: the checkpoint cannot be used.
+        UsageError: the checkpoint cannot be used, or the destination holds something else than a bundle.
         StarsdError: no room, or the parity gate found a difference. Nothing is written then.
     """
     options = options or ExportOptions()
+    destination = destination.resolve()
+    _require_replaceable(destination)
     progress(STEPS[0])
     checkpoint = open_checkpoint(source)
     require_room(destination, checkpoint.weight_bytes, options.weights)
@@ -108,6 +110,14 @@ def export_bundle(
         findings = {"parity": parity, "fp16_range": ranges, "notes": [*checkpoint.limits.notes, *range_notes(ranges)]}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
+
+
+def _require_replaceable(destination: Path) -> None:
+    """Only a bundle may give way to a new one: nobody who names a directory means its other files to go."""
+    if not destination.is_dir() or (destination / MANIFEST_NAME).is_file():
+        return
+    if any(destination.iterdir()):
+        raise UsageError(f"{destination} holds files and no bundle: name a new directory, or empty this one first")
 
 
 def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions) -> Manifest:

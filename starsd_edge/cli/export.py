@@ -61,6 +61,8 @@ def export(
 
 def _stem(model: str) -> str:
     path = Path(model)
+    if path.name in ("", ".."):  # the current directory or one above it, which have names all the same
+        path = path.resolve()
     return path.stem if path.suffix == ".gguf" else path.name
 
 

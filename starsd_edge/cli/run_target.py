@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import secrets
@@ -251,7 +252,8 @@ def _gather_prompts(given: Sequence[str], source: str | None) -> list[str]:
 def _read_lines(source: str) -> list[str]:
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        return data.decode("utf-8-sig").splitlines()
+        # Not str.splitlines: it also cuts at form feeds and Unicode's separators, which may stand in a prompt.
+        return [line.rstrip("\n") for line in io.StringIO(data.decode("utf-8-sig"), newline=None)]
     except OSError as error:
         raise UsageError(f"cannot read the prompts in {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:

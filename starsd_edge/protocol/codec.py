@@ -57,5 +57,5 @@ def _decode(decode: Callable[[bytes], Message], frame: bytes) -> Message:
         )
     try:
         return decode(frame)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # passing over appended elements recurses as they nest
         raise ProtocolError(MALFORMED, f"not a message of wire version 1: {error}") from error

@@ -82,11 +82,12 @@ class OnnxEngine:
         return self._spec
 
     def open(self, capacity: int) -> OnnxSequence:
-        """A new, empty sequence. The buffers are zeroed pages that cost memory once they are written."""
+        """A new, empty sequence. Its buffers cost memory as they are written, and no row is read before that."""
         require_capacity(self._spec, capacity)
         shape = (capacity, *self._row)
-        keys = [np.zeros(shape, self._dtype) for _ in self._layers]
-        return OnnxSequence(capacity, keys, [np.zeros(shape, self._dtype) for _ in self._layers])
+        # Not zeroed: on memory that was used before, that takes longer than a prompt's own pass.
+        keys = [np.empty(shape, self._dtype) for _ in self._layers]
+        return OnnxSequence(capacity, keys, [np.empty(shape, self._dtype) for _ in self._layers])
 
     def forward(
         self,

@@ -26,8 +26,8 @@ class Round:
         emitted: tokens the answer gained.
         late: the tree had missed its own round and was rebased.
         bytes_up: payload of the draft request sent in this round.
-        bytes_down: payload of the draft used in this round.
-        round_s: the whole round in seconds, from asking for the draft to the text delivered.
+        bytes_down: payload of the drafts that came since the last round, used or not.
+        round_s: the whole round in seconds, from taking the draft to the text delivered.
         verify_s: of it, the target's forward pass.
         wait_s: of it, waiting for the hub's draft.
         draft_s: what the hub's drafter took for the draft used; on its machine, partly beside this round.
@@ -139,7 +139,7 @@ class RoundStats:
 
     @property
     def bytes_down_per_round(self) -> float:
-        """Bytes from the hub per round: the drafts used."""
+        """Bytes from the hub per round: all drafts, used or not."""
         return _ratio(self.bytes_down, self.rounds)
 
 

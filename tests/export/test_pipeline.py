@@ -174,6 +174,26 @@ def test_an_existing_bundle_outlives_a_failed_export(
     assert [path.name for path in target.parent.iterdir()] == ["bundle"]
 
 
+def test_a_directory_that_holds_no_bundle_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "own")
+    before = sorted(path.name for path in (tmp_path / "own").iterdir())
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    for destination in (tmp_path / "own", tmp_path / "link", tmp_path / "own" / "." / ".." / "own"):
+        with pytest.raises(UsageError, match="holds files and no bundle: name a new directory"):
+            export_bundle(tmp_path / "own", destination)
+    assert sorted(path.name for path in (tmp_path / "own").iterdir()) == before
+
+
+def test_the_current_directory_can_become_a_bundle(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    export_bundle(checkpoint, Path())
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert load_bundle(tmp_path / "new").manifest.name == checkpoint.name
+
+
 def test_too_little_memory_is_said_before_the_work(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,12 @@ def test_prompts_from_a_file_and_from_standard_input(
     assert [record["prompt_tokens"] for record in command.records("--prompts", "-")] == [2, 3]
 
 
+def test_only_line_ends_separate_prompts(command: RunTarget, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("ab\fc\r\nab\u2028c\rab\n".encode())
+    assert len(command.records("--prompts", file)) == 3
+
+
 def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("abc\n" + "ab" * 200 + "\nabcd\n")

@@ -1,0 +1,46 @@
+"""A hub's drafter asked without a hub: where a test is about drafts and not about the way they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.rounds import HUB
+from starsd_jetson.drafting import Draft
+from starsd_server.drafters.contract import Drafter
+
+
+class DrafterDrafts:
+    """A draft source on a drafter that wants ids only."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._session = 0
+
+    def begin(self, t_first: int, sampling_kind: str) -> None:
+        self._session += 1
+        self._drafter.open(self._session, 0, t_first)
+        self._rows = 0
+        self._fresh: list[int] = []
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        self._fresh.extend(ids)
+
+    def extend(self) -> None:
+        self._drafter.extend([NewRows(self._session, self._rows, self._fresh)])
+        self._rows += len(self._fresh)
+        self._fresh = []
+
+    def ask(self, shape: DraftShape) -> None:
+        self._shape = shape
+
+    def take(self) -> Draft:
+        self.extend()
+        return Draft(self._drafter.draft([self._session], [self._shape])[0], HUB)
+
+    def end(self) -> None:
+        self._drafter.close(self._session)
