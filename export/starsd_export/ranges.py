@@ -102,7 +102,9 @@ def _watched(model: PreTrainedModel, largest: dict[str, float]) -> Iterator[None
 def _record(largest: dict[str, float], place: str, values: Any) -> None:
     for tensor in values if isinstance(values, tuple) else (values,):
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            reached = float(tensor.abs().max())
+            # numpy's one thread: torch would wake the others thousands of times, for less work than that takes.
+            array = tensor.numpy()
+            reached = max(float(array.max()), -float(array.min()))
             # A NaN compares with nothing.
             largest[place] = math.inf if math.isnan(reached) else max(reached, largest.get(place, 0.0))
 

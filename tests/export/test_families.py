@@ -13,8 +13,10 @@ from transformers import PreTrainedModel
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.runtime.engine import Engine, causal_mask
 from starsd_edge.runtime.loading import open_engine
+from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.speculation.tree import ROOT, DraftTree
 from starsd_export.pipeline import ExportOptions, export_bundle
+from tests.support.small_tokenizers import byte_level
 from tests.support.tiny_families import FAR, VARIANTS, tiny_family, write_family
 
 FLOAT32 = ExportOptions(kv_dtype="float32")
@@ -73,3 +75,13 @@ def test_far_positions_are_those_of_transformers(exported: Exported) -> None:
         forward(engine, seq, ids[start : start + 150])
         engine.commit(seq, range(150))
     assert np.abs(forward(engine, seq, PROMPT) - exported.expected([*ids, *PROMPT])[FAR:]).max() < BOUND
+
+
+def test_rows_that_pad_the_head_are_never_chosen(exported: Exported) -> None:
+    shape = exported.bundle.manifest.model
+    assert shape.tokenizer_size == byte_level().get_vocab_size()
+    assert shape.vocab_size == exported.stock.config.vocab_size
+    logits = np.zeros(shape.vocab_size, np.float32)
+    logits[shape.tokenizer_size :] = 100.0
+    logits[3] = 1.0
+    assert Sampler(SamplingParams(temperature=0.0), shape.tokenizer_size).choose(logits, 5).token == 3
