@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from starsd_edge.errors import UsageError
+from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family
 from starsd_export.gguf_source import GgufSource
 from starsd_export.safetensors_source import SafetensorsSource
+from starsd_export.weights import load_model
 
-SUPPORTED = ("llama",)
-"""Values of `model_type` whose exported graph was compared with transformers' own."""
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -28,7 +28,8 @@ class Checkpoint:
 
     Attributes:
         name: file or directory name, without the path.
-        model_type: transformers' name of the architecture.
+        config: transformers' configuration, of a supported family.
+        limits: how far the exported graph can go.
         weight_bytes: size of the weights as float32, before any quantisation.
         tokenizer: contents of a tokenizer.json.
         chat_template: jinja source, or None.
@@ -39,7 +40,8 @@ class Checkpoint:
     """
 
     name: str
-    model_type: str
+    config: PreTrainedConfig
+    limits: Limits
     weight_bytes: int
     tokenizer: Mapping[str, Any]
     chat_template: str | None
@@ -55,19 +57,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """Look at a checkpoint without loading its weights.
 
     Raises:
-        UsageError: no checkpoint, a pickle, a damaged file, or an architecture that is not supported.
+        UsageError: no checkpoint, a pickle, a damaged file, or an architecture or a setting that is not supported.
     """
     if path.suffix in _PICKLES:
         raise UsageError(f"{path} is a pickle, which can run code when it is read: convert it to safetensors first")
     source = GgufSource(path) if path.is_file() else SafetensorsSource(path)
-    if source.model_type not in SUPPORTED:
-        raise UsageError(
-            f"{path} holds the architecture {source.model_type!r}, which this version does not export "
-            f"(supported: {', '.join(SUPPORTED)})"
-        )
+    require_family(source.model_type, path)
+    config = build_config(source.config(), path)
     return Checkpoint(
         name=path.name,
-        model_type=source.model_type,
+        config=config,
+        limits=read_limits(config, path),
         weight_bytes=source.weight_bytes,
         tokenizer=source.tokenizer(),
         chat_template=source.chat_template,
@@ -76,18 +76,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
         add_bos=source.add_bos,
         licence=source.licence,
         source_fp=source.fingerprint(),
-        load=lambda: load_model(source.pretrained_arguments()),
+        load=lambda: _load(source, config, path),
     )
 
 
-def load_model(arguments: Mapping[str, Any]) -> PreTrainedModel:
-    """The float32 model in evaluation mode, quietly, from local files only."""
-    import torch
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        **arguments, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-    )
-    return model.eval()
+def _load(source: GgufSource | SafetensorsSource, config: PreTrainedConfig, path: Path) -> PreTrainedModel:
+    model = load_model(config, source.tensors(), path)
+    fix_rope(model, source.rope_factors())
+    return model

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint. The `gguf` library reads it; transformers turns it into a model."""
+"""A GGUF file as a checkpoint, read by the `gguf` library."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 
 from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
-from starsd_export.gguf_tokenizer import build_tokenizer
+from starsd_export.gguf_config import config_of
+from starsd_export.gguf_tensors import read_rope_factors, read_tensors
+from starsd_export.gguf_tokenizer import begins_with_bos, build_tokenizer
 
 _ARCHITECTURE = "general.architecture"
 
@@ -73,7 +76,7 @@ class GgufSource:
     @property
     def add_bos(self) -> bool:
         """Whether a plain prompt begins with the begin-of-sequence token."""
-        return bool(self._field("tokenizer.ggml.add_bos_token", False))
+        return begins_with_bos(self._metadata)
 
     @property
     def licence(self) -> str:
@@ -97,6 +100,15 @@ class GgufSource:
         }
         return source_fingerprint({"model_type": self.model_type, **numbers}, tensors)
 
-    def pretrained_arguments(self) -> dict[str, Any]:
-        """How transformers finds it."""
-        return {"pretrained_model_name_or_path": str(self._path.parent), "gguf_file": self._path.name}
+    def config(self) -> dict[str, Any]:
+        """What config.json would say."""
+        shapes = {tensor.name: tensor.shape.tolist()[::-1] for tensor in self._reader.tensors}
+        return config_of(self._path, self.model_type, self._metadata, shapes)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor as float32, by transformers' names."""
+        return read_tensors(self._path, self._reader.tensors, self.config())
+
+    def rope_factors(self) -> torch.Tensor | None:
+        """By what the frequencies of RoPE are divided, or None."""
+        return read_rope_factors(self._path, self._reader.tensors)

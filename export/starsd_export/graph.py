@@ -14,7 +14,7 @@ from onnxscript.rewriter import pattern, rewrite
 from transformers import PreTrainedModel
 
 from starsd_edge.runtime.onnx_engine import graph_inputs, graph_outputs
-from starsd_edge.runtime.torch_model import TargetGraph
+from starsd_edge.runtime.torch_model import TargetGraph, head_width
 
 OPSET = 18
 """The `append` strategy needs nothing newer, and TensorRT 10.3 reads up to 20."""
@@ -33,7 +33,7 @@ def trace(model: PreTrainedModel, kv_dtype: str) -> onnx_ir.Model:
     graph = TargetGraph(model)
     config = model.config
     layers = config.num_hidden_layers
-    arguments = _arguments(layers, config.num_key_value_heads, config.head_dim, getattr(torch, kv_dtype))
+    arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))
     # The tracer tells users about libraries that this program does not need.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with torch.no_grad(), warnings.catch_warnings():

@@ -21,11 +21,13 @@ from starsd_edge.bundles.integrity import hash_files, staged_directory
 from starsd_edge.bundles.manifest import MANIFEST_NAME, Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
 from starsd_export.parity import BOUNDS, check_parity
 from starsd_export.preflight import require_room
+from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
 from starsd_export.reference import run_stock
 
 GRAPH_NAME = "model.onnx"
@@ -47,6 +49,7 @@ class ExportOptions:
         weights: "fp32", or "int8" (weight-only).
         kv_dtype: "float16", or "float32" as a CPU reference.
         name: of the bundle; None takes the checkpoint's.
+        source: where the checkpoint is from, for the manifest; None takes its file or directory name.
 
     Raises:
         UsageError: no such kind.
@@ -55,6 +58,7 @@ class ExportOptions:
     weights: str = "fp32"
     kv_dtype: str = "float16"
     name: str | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         for value, known in ((self.weights, WEIGHTS), (self.kv_dtype, KV_DTYPES)):
@@ -101,8 +105,10 @@ def export_bundle(
         engine = OnnxEngine(open_session(staging / GRAPH_NAME), manifest)
         stock = partial(run_stock, model, kv_dtype=options.kv_dtype)
         parity = check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
+        ranges = activation_ranges(model, _prompts(checkpoint))
         progress(STEPS[5])
-        write_manifest(staging, msgspec.structs.replace(manifest, parity=parity, files=hash_files(staging)))
+        findings = {"parity": parity, "fp16_range": ranges, "notes": [*checkpoint.limits.notes, *range_notes(ranges)]}
+        write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
 
 
@@ -122,18 +128,18 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         schema_version=1,
         name=options.name or checkpoint.name,
         created_by=_versions(),
-        source=checkpoint.name,
+        source=options.source or checkpoint.name,
         licence=checkpoint.licence,
         model=ModelShape(
-            architecture=checkpoint.model_type,
+            architecture=config.model_type,
             n_layers=config.num_hidden_layers,
             n_heads=config.num_attention_heads,
             n_kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
+            head_dim=head_width(config),
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             tokenizer_size=_tokenizer_size(checkpoint),
-            max_context=config.max_position_embeddings,
+            max_context=checkpoint.limits.max_context,
         ),
         fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
         graph=Graph(
@@ -157,6 +163,10 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         parity={},
         files={},
     )
+
+
+def _prompts(checkpoint: Checkpoint) -> list[list[int]]:
+    return sample_prompts(checkpoint.tokenizer, checkpoint.bos_id, checkpoint.config.vocab_size)
 
 
 def _write_text(staging: Path, checkpoint: Checkpoint) -> None:

@@ -10,11 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from safetensors import SafetensorError, safe_open
 
 from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
 
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
 _RUNTIME_KEYS = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache", "architectures")
 """Keys of config.json that say how a model was saved and not what it is."""
 
@@ -28,17 +31,20 @@ class SafetensorsSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if (path / "adapter_config.json").exists():
+            raise UsageError(f"{path} holds an adapter and not a whole model: merge it into its model first")
         self._config = _read_json(path / "config.json")
-        self._files = sorted(path.glob("*.safetensors"))
-        if not self._files:
-            raise UsageError(
-                f"{path} holds no safetensors file: pickled weights must be converted to safetensors first"
-            )
+        self._index = _read_index(path)
+        self._files = _weight_files(path, self._index)
 
     @property
     def model_type(self) -> str:
         """transformers' name of the architecture."""
         return str(self._config.get("model_type", "unknown"))
+
+    def config(self) -> dict[str, Any]:
+        """Contents of config.json."""
+        return self._config
 
     @property
     def weight_bytes(self) -> int:
@@ -68,8 +74,10 @@ class SafetensorsSource:
 
     @property
     def add_bos(self) -> bool:
-        """Whether a plain prompt begins with the begin-of-sequence token."""
-        return bool(self._tokenizer_config.get("add_bos_token", False))
+        """Whether a plain prompt begins with the begin-of-sequence token. As for transformers, what tokenizer.json
+        does by itself decides.
+        """
+        return self.bos_id is not None and _first_id(self.tokenizer()) == self.bos_id
 
     @property
     def licence(self) -> str:
@@ -78,16 +86,45 @@ class SafetensorsSource:
 
     def tokenizer(self) -> dict[str, Any]:
         """Contents of tokenizer.json."""
-        return _read_json(self._path / "tokenizer.json")
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> dict[str, Any]:
+        path = self._path / "tokenizer.json"
+        if not path.is_file() and (self._path / "tokenizer.model").is_file():
+            raise UsageError(
+                f"{self._path} has a tokenizer.model and no tokenizer.json: transformers makes one, with sentencepiece "
+                "installed, by AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
+            )
+        contents = _read_json(path)
+        try:
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(contents))
+        except Exception as error:  # the library raises nothing more precise
+            raise UsageError(f"{path} is no usable tokenizer ({error}): fetch the checkpoint again") from None
+        for index, added in self._tokenizer_config.get("added_tokens_decoder", {}).items():
+            if tokenizer.token_to_id(added["content"]) != int(index):
+                raise UsageError(
+                    f"{self._path} adds {added['content']}, which its tokenizer.json lacks: save it again with "
+                    "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY) of transformers"
+                )
+        return contents
 
     def fingerprint(self) -> str:
         """source_fp: over the tensors' bytes as they lie in the files."""
         numbers = {key: value for key, value in self._config.items() if key not in _RUNTIME_KEYS}
         return source_fingerprint(numbers, self._scan[1])
 
-    def pretrained_arguments(self) -> dict[str, Any]:
-        """How transformers finds it."""
-        return {"pretrained_model_name_or_path": str(self._path), "use_safetensors": True}
+    def tensors(self) -> dict[str, Any]:
+        """Every tensor by its name, as torch maps it from the file."""
+        found: dict[str, Any] = {}
+        for file in self._files:
+            with _opened(file) as tensors:
+                found |= {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  (no mapping)
+        return found
+
+    def rope_factors(self) -> None:
+        """All of RoPE stands in the configuration."""
+        return
 
     @cached_property
     def _generation(self) -> dict[str, Any]:
@@ -104,12 +141,47 @@ class SafetensorsSource:
         for file in self._files:
             with _opened(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (a safetensors handle is no mapping)
+                    if name in hashes:
+                        raise UsageError(f"{file} holds {name}, which another file of {self._path} holds too")
                     tensor = tensors.get_tensor(name).contiguous()
                     elements += tensor.numel()
                     raw = tensor.reshape(-1).view(dtype=_byte_dtype()).numpy().tobytes()
                     label = f"{tensor.dtype} {list(tensor.shape)} ".encode()
                     hashes[name] = hashlib.sha256(label + raw).hexdigest()
+        if lost := sorted(set(self._index) - set(hashes)):
+            raise UsageError(f"{self._path / _INDEX} names {lost[0]}, which no file holds: fetch the checkpoint again")
         return elements, hashes
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """The file that each tensor of a sharded checkpoint is in; empty where there is no index or it is not used."""
+    if (path / _WHOLE).is_file() or not (path / _INDEX).is_file():
+        return {}
+    index = _read_json(path / _INDEX).get("weight_map")
+    if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+        raise UsageError(f"{path / _INDEX} does not say which file holds which tensor: fetch the checkpoint again")
+    return index
+
+
+def _weight_files(path: Path, index: dict[str, str]) -> list[Path]:
+    """One file, or the shards of the index; other safetensors beside them are another form of the same model."""
+    if (path / _WHOLE).is_file():
+        return [path / _WHOLE]
+    shards = sorted(set(index.values()))
+    if any(Path(name).name != name for name in shards):
+        raise UsageError(f"{path / _INDEX} names files outside the checkpoint: fetch the checkpoint again")
+    if lost := [name for name in shards if not (path / name).is_file()]:
+        raise UsageError(f"{path} lacks {lost[0]}, which {_INDEX} names: fetch the checkpoint again")
+    files = [path / name for name in shards] or sorted(path.glob("*.safetensors"))
+    if not files:
+        raise UsageError(f"{path} holds no safetensors file: pickled weights must be converted to safetensors first")
+    return files
+
+
+def _first_id(tokenizer: dict[str, Any]) -> int | None:
+    """What tokenizer.json puts before a text."""
+    encoded = tokenizers.Tokenizer.from_str(json.dumps(tokenizer)).encode("a").ids
+    return encoded[0] if encoded else None
 
 
 @contextmanager

@@ -39,7 +39,13 @@ class Request:
         max_tokens: most tokens of the answer.
         context: most tokens of prompt and answer together.
         shape: largest draft tree; `branching` 1 verifies chains only.
-        stop: strings that end the answer and are not part of it.
+        stop: strings that end the answer and are not part of it. Like an end of sequence they do not end it before it
+            has the `min_tokens` of `sampling`: one completed by an earlier token is text.
+        ignore_eos: an end-of-sequence token is a token of the answer like any other, and `min_tokens` does not forbid
+            it.
+
+    Raises:
+        UsageError: fewer tokens are allowed than are asked for.
     """
 
     prompt: Sequence[int]
@@ -48,6 +54,14 @@ class Request:
     context: int
     shape: DraftShape
     stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sampling.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"at least {self.sampling.min_tokens} and at most {self.max_tokens} tokens: "
+                "lower --min-tokens or raise --max-tokens"
+            )
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,8 @@ class Answer:
     """A finished answer.
 
     Attributes:
-        token_ids: the answer's tokens, without an end-of-sequence token, with the one that completed a stop string.
+        token_ids: the answer's tokens, without the end-of-sequence token that ended it, with the one that completed a
+            stop string.
         text: their text, without the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" (max_tokens or the context) or "cancelled".
         prompt_tokens: length of the prompt.
@@ -109,7 +124,7 @@ def decode(
         cancelled: asked between passes; True ends the answer with what it has.
 
     Raises:
-        UsageError: the prompt is empty, or leaves no room in the context.
+        UsageError: the prompt is empty, or leaves no room in the context; a logit bias names no token, or forbids all.
         EngineError: the engine cannot open a sequence of this length.
     """
     check_prompt(request)
@@ -172,9 +187,10 @@ class _Answering:
         self.on_round = on_round
         self.started = self.first_token_at = clock()
         self.shape = request.shape.clamp(self.spec.max_tree - 1, request.shape.max_depth)
-        self.sampler = Sampler(request.sampling, tokenizer.size)
-        self.stream = TextStream(tokenizer, request.stop)
-        self.stopper = Stopper(StopRules(tokenizer.eos_ids, request.max_tokens, request.context - len(request.prompt)))
+        eos_ids = frozenset[int]() if request.ignore_eos else tokenizer.eos_ids
+        self.sampler = Sampler(request.sampling, tokenizer.size, request.prompt, eos_ids)
+        self.stream = TextStream(tokenizer, request.stop, request.sampling.min_tokens)
+        self.stopper = Stopper(StopRules(eos_ids, request.max_tokens, request.context - len(request.prompt)))
         self.seq = engine.open(request.context)
         self.finish_reason: str | None = None
         self.tokens: list[int] = []
@@ -269,6 +285,7 @@ class _Answering:
                 self.finish_reason = "stop" if self.stream.stopped else reason
                 break
         self.tokens.extend(kept)
+        self.sampler.append(kept)
         return Piece(text, tuple(kept), tuple(index < accepted for index in range(len(kept))))
 
     def _deliver(self, piece: Piece) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.protocol.reasons import CLOSED, EMPTY, LATE, SILENT
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
@@ -83,6 +84,8 @@ class HubDrafts:
         self._patience = patience
         self._clock = clock
         self._channel: DraftChannel | None = None
+        self.why_off = ""
+        """Why the last round used no draft of the hub: one of `reasons`, empty when it did."""
 
     def begin(self, t_first: int, sampling_kind: str) -> None:
         """Open a session and forget the last answer."""
@@ -96,6 +99,7 @@ class HubDrafts:
         self._ready: Draft | None = None
         self._bytes_up = 0
         self._bytes_down = 0
+        self._missed = ""
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Keep the rows for the next request."""
@@ -114,6 +118,7 @@ class HubDrafts:
         self._note_own_round()
         self._shape = shape
         self._asked_now = False
+        self._missed = ""
         self._ready = self._collect(0.0)
         if self._channel is None or self._ready is not None or shape.max_nodes == 0 or shape.max_depth == 0:
             return
@@ -133,6 +138,7 @@ class HubDrafts:
         if draft is None and self._channel is not None:
             draft = self._await() if self._asked_now else self._collect(0.0)
         waited = self._clock() - began
+        self.why_off = "" if draft is not None else self._why_off()
         if draft is None:
             self._fallback.ask(self._shape)
             draft = self._fallback.take()
@@ -171,9 +177,19 @@ class HubDrafts:
             self._patience.answered(arrived.round_trip_us / 1e6)
         tree = self._rebase(arrived)
         if len(tree) == 0:
+            self._missed = LATE if len(arrived.tree) else EMPTY
             return None
         late = arrived.base_len < len(self._ids) - 1
         return Draft(tree, HUB, late, service_s=arrived.service_us / 1e6)
+
+    def _why_off(self) -> str:
+        if self._shape.max_nodes == 0 or self._shape.max_depth == 0:
+            return self.why_off  # the end of an answer has room for no draft and says nothing about the hub
+        if self._missed:
+            return self._missed
+        if self._channel is None or self._channel.pending is None:
+            return CLOSED
+        return SILENT if self._patience.is_unanswered else LATE
 
     def _rebase(self, arrived: DraftArrived) -> DraftTree:
         root = len(self._ids) - 1

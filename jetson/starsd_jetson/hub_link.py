@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello
+from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, Report
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     Refused,
@@ -29,7 +29,7 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
     Welcomed,
 )
-from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt, read_tcp_rtt
+from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt, acknowledge_now, read_tcp_rtt
 from starsd_edge.telemetry.summary import LinkFigures
 from starsd_jetson.backoff import Backoff
 from starsd_jetson.hub_address import HubAddress
@@ -133,6 +133,12 @@ class HubLink:
             self._channels[session] = channel
             self._flush()
             return channel
+
+    def report(self, report: Report) -> None:
+        """Tell the hub's monitor how this target fares, if there is a hub that wants to know."""
+        with self._changed:
+            self._protocol.report(report)
+            self._flush()
 
     @property
     def figures(self) -> LinkFigures:
@@ -253,6 +259,7 @@ class HubLink:
         """Take in frames; nothing is computed here, or pongs would stop."""
         while self._ending is None:
             frame = await connection.recv()
+            acknowledge_now(connection.transport.get_extra_info("socket"))
             if isinstance(frame, bytes):
                 with self._changed:
                     events = self._protocol.receive(frame)

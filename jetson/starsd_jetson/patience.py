@@ -58,6 +58,11 @@ class Patience:
         """A request got no answer at all."""
         self._unanswered += 1
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a request was given up since the last draft came."""
+        return self._unanswered > 0
+
     def own_round(self, seconds: float) -> None:
         """The target's own share of a round took this long: verify, commit, print."""
         gain = 1 / 8 if self._own_round_s else 1.0

@@ -19,6 +19,7 @@ import numpy as np
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
+from starsd_edge.telemetry.hub_facts import QueueDepth
 
 QueuedAction = OpenSession | Feed | QueueDraft | DropSession
 """The actions of the protocol that are work for the drafting thread."""
@@ -74,23 +75,6 @@ class Fifo:
     def choose(self, ready: Sequence[QueueDraft]) -> QueueDraft:
         """The one that has waited longest."""
         return ready[0]
-
-
-@dataclass(frozen=True)
-class QueueDepth:
-    """How much waits.
-
-    Attributes:
-        requests: draft requests.
-        rows: true rows not yet fed to a drafter.
-        superseded: requests that were never drafted because a newer one of the same session came, since the start.
-        dropped: requests that were dropped with their session, since the start.
-    """
-
-    requests: int
-    rows: int
-    superseded: int
-    dropped: int
 
 
 class DraftQueue:

@@ -1,105 +1,20 @@
-"""What a hub knows of itself, as data. `/status` shows it as JSON, `/metrics` for Prometheus; both are only formats."""
+"""What a hub's facts are made of: the last durations, the last seconds, the last events."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
-import numpy as np
+import msgspec
 
-from starsd_server.draft_queue import QueueDepth
-from starsd_server.utilisation import TimeUse
+from starsd_edge.protocol.draft_record import DraftRecord
+from starsd_edge.protocol.hub_side import HubConnection
+from starsd_edge.telemetry.feed import MAX_EVENTS, Event
+from starsd_edge.telemetry.hub_facts import DraftTimes, Judgement, TargetFacts, TargetReport, TimeUse
+from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512
 RECENT_USE_S = 10
-
-
-@dataclass(frozen=True)
-class DrafterFacts:
-    """One drafter: see `worker.DrafterHealth` for the counters."""
-
-    kind: str
-    fingerprint: str
-    warm: bool
-    failing: bool
-    sessions: int
-    drafts: int
-    draft_tokens: int
-    rows: int
-    failures: int
-    failures_in_a_row: int
-    refusals: int
-    last_error: str
-
-
-@dataclass(frozen=True)
-class TargetFacts:
-    """One connected target.
-
-    Attributes:
-        target: the name it gave itself, "" before HELLO.
-        drafter: what it was offered, "" before HELLO.
-        rtt_ms: smoothed round-trip time of the connection as the kernel measures it; None where it does not tell.
-        min_rtt_ms: the least of late.
-    """
-
-    target: str
-    address: str
-    drafter: str
-    connected_s: float
-    sessions: int
-    rtt_ms: float | None
-    min_rtt_ms: float | None
-    frames_in: int
-    frames_out: int
-    bytes_in: int
-    bytes_out: int
-
-
-@dataclass(frozen=True)
-class DraftTimes:
-    """Of the last drafts: time in `Q_in` and in the drafter (S), milliseconds."""
-
-    drafts: int
-    queue_ms_p50: float
-    queue_ms_p99: float
-    service_ms_p50: float
-    service_ms_p99: float
-
-
-@dataclass(frozen=True)
-class HubFacts:
-    """One hub.
-
-    Attributes:
-        ready: every drafter is warm and works.
-        sessions: held, those of `sessions_away` included.
-        sessions_away: whose target has lost its connection and may come back.
-        time: of the drafting thread, since the start.
-        busy_ratio: its share of busy time of late.
-        dropped: frames and drafts not acted on, by reason.
-        auth_failures: connections with no token or a wrong one.
-        turned_away: connections refused because the hub was full.
-    """
-
-    hub_id: str
-    version: str
-    uptime_s: float
-    ready: bool
-    drafters: list[DrafterFacts]
-    targets: list[TargetFacts]
-    sessions: int
-    sessions_away: int
-    queue: QueueDepth
-    time: TimeUse
-    busy_ratio: float
-    draft_times: DraftTimes
-    bytes_up: int
-    bytes_down: int
-    dropped: dict[str, int]
-    auth_failures: int
-    turned_away: int
 
 
 class RecentTimes:
@@ -116,14 +31,17 @@ class RecentTimes:
 
     def summary(self) -> DraftTimes:
         """Their percentiles."""
-        return DraftTimes(len(self._queue_us), *_percentiles_ms(self._queue_us), *_percentiles_ms(self._service_us))
+        return DraftTimes(len(self._queue_us), *percentiles_ms(self._queue_us), *percentiles_ms(self._service_us))
 
 
-def _percentiles_ms(durations_us: Sequence[int]) -> tuple[float, float]:
-    if not durations_us:
+def percentiles_ms(durations_us: Iterable[int]) -> tuple[float, float]:
+    """The median and the 99th percentile (nearest rank). Sorting a few hundred numbers is cheaper than asking numpy,
+    and it is done for every target of every snapshot.
+    """
+    ordered = sorted(durations_us)
+    if not ordered:
         return 0.0, 0.0
-    middle, high = np.percentile(np.fromiter(durations_us, dtype=np.float64), [50, 99]) / 1e3
-    return round(float(middle), 3), round(float(high), 3)
+    return ordered[(len(ordered) - 1) // 2] / 1e3, ordered[(len(ordered) * 99 - 1) // 100] / 1e3
 
 
 class RecentUse:
@@ -141,3 +59,66 @@ class RecentUse:
         oldest = self._samples[0]
         total = use.total_s - oldest.total_s
         return round((use.busy_s - oldest.busy_s) / total, 4) if total > 0 else 0.0
+
+
+class EventLog:
+    """The last events of a hub.
+
+    Args:
+        uptime_s: seconds since the hub began.
+    """
+
+    def __init__(self, uptime_s: Callable[[], float]) -> None:
+        self._uptime_s = uptime_s
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._last = 0
+
+    def add(self, kind: str, target: str = "", text: str = "") -> None:
+        """Something happened."""
+        self._last += 1
+        self._events.append(Event(self._last, round(self._uptime_s(), 3), kind, target, text))
+
+    def recent(self) -> list[Event]:
+        """The last ones, oldest first."""
+        return list(self._events)
+
+
+def judgement(record: DraftRecord) -> Judgement:
+    """The sums of a record."""
+    return Judgement(
+        record.drafts,
+        record.nodes,
+        record.judged,
+        record.accepted,
+        list(record.level_trials),
+        list(record.level_hits),
+    )
+
+
+def target_facts(peer: Peer, connection: HubConnection, sessions: int, now: float) -> TargetFacts:
+    """One connected target.
+
+    Args:
+        sessions: that it holds now.
+        now: seconds on the clock of `peer.connected_at`.
+    """
+    terms, traffic, report = connection.terms, peer.traffic, connection.report
+    queue_ms_p50, queue_ms_p99 = percentiles_ms(connection.record.waits_us)
+    return TargetFacts(
+        target="" if terms is None else terms.target,
+        address=peer.address,
+        drafter="" if terms is None else terms.drafter,
+        connected_s=round(now - peer.connected_at, 3),
+        sessions=sessions,
+        rtt_ms=None if traffic.rtt is None else round(traffic.rtt.rtt_s * 1e3, 3),
+        min_rtt_ms=None if traffic.rtt is None else round(traffic.rtt.min_rtt_s * 1e3, 3),
+        frames_in=traffic.frames_in,
+        frames_out=traffic.frames_out,
+        bytes_in=traffic.bytes_in,
+        bytes_out=traffic.bytes_out,
+        number=peer.number,
+        queue_ms_p50=queue_ms_p50,
+        queue_ms_p99=queue_ms_p99,
+        drafted=judgement(connection.record),
+        report=None if report is None else TargetReport(**msgspec.structs.asdict(report)),
+    )

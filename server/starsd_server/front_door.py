@@ -1,4 +1,4 @@
-"""The front door: TCP and WebSocket connections of targets, and a few pages over plain HTTP on the same port.
+"""The front door: WebSocket connections of targets and monitors, and a few pages over plain HTTP on the same port.
 
 Cheap checks come first and everything before the WebSocket stands is answered in HTTP: 403 for a browser, 401 for a
 wrong token, 503 when the house is full (a client takes that as "try later"). Behind the door the reader of each
@@ -25,6 +25,7 @@ from websockets.typing import Subprotocol
 
 from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
+from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 from starsd_server.peer import Peer
 from starsd_server.settings import DoorSettings
 
@@ -59,6 +60,9 @@ class Reception(Protocol):
     def disconnected(self, peer: Peer) -> None:
         """It is gone."""
 
+    async def watched(self, connection: ServerConnection) -> None:
+        """A monitor has come in: show it the hub until it leaves."""
+
     def public_page(self, path: str) -> Page | None:
         """A page for everybody: health."""
 
@@ -84,6 +88,8 @@ class FrontDoor:
         self._server: Server | None = None
         self._sockets: set[ServerConnection] = set()
         self._admitted: set[ServerConnection] = set()
+        self._monitors: set[ServerConnection] = set()
+        self._arrivals = 0
         self.peers: set[Peer] = set()
         self.auth_failures = 0
         self.turned_away = 0
@@ -99,7 +105,7 @@ class FrontDoor:
             sock=sock,
             create_connection=self._counted_connection(),
             process_request=self._gate,
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            subprotocols=[Subprotocol(SUBPROTOCOL), Subprotocol(FEED_SUBPROTOCOL)],
             compression=None,  # features are noise to it, and inflating is a way to fill memory
             max_size=MAX_FRAME_BYTES,
             max_queue=_MAX_UNREAD_FRAMES,
@@ -145,6 +151,7 @@ class FrontDoor:
                 super().connection_lost(exc)
                 door._sockets.discard(self)
                 door._admitted.discard(self)
+                door._monitors.discard(self)
 
         return CountedConnection
 
@@ -166,12 +173,19 @@ class FrontDoor:
             return _respond(connection, page)
         if path != "/":
             return _refuse(connection, HTTPStatus.NOT_FOUND, "see / (WebSocket), /healthz, /readyz, /status, /metrics")
-        if len(self._admitted) >= self._settings.max_connections:
+        if _wants_feed(request):
+            return self._admit(connection, self._monitors, self._settings.max_monitors, "monitors")
+        return self._admit(connection, self._admitted, self._settings.max_connections, "targets")
+
+    def _admit(
+        self, connection: ServerConnection, inside: set[ServerConnection], most: int, whom: str
+    ) -> Response | None:
+        if len(inside) >= most:
             self.turned_away += 1
             return _refuse(
-                connection, HTTPStatus.SERVICE_UNAVAILABLE, "the hub has all the targets it takes: try later"
+                connection, HTTPStatus.SERVICE_UNAVAILABLE, f"the hub has all the {whom} it takes: try later"
             )
-        self._admitted.add(connection)
+        inside.add(connection)
         return None
 
     def _is_authorised(self, request: Request) -> bool:
@@ -183,7 +197,10 @@ class FrontDoor:
         return matches and scheme.lower() == "bearer"
 
     async def _serve(self, connection: ServerConnection) -> None:
-        peer = Peer(connection, self._owner, self._settings, self._clock())
+        if connection.subprotocol == FEED_SUBPROTOCOL:
+            return await self._reception.watched(connection)
+        self._arrivals += 1
+        peer = Peer(connection, self._arrivals, self._owner, self._settings, self._clock())
         writer = asyncio.create_task(peer.write())
         self.peers.add(peer)
         self._reception.connected(peer)
@@ -221,6 +238,13 @@ def _tune(sock: socket.socket | None, heartbeat_s: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2000 * heartbeat_s))
+
+
+def _wants_feed(request: Request) -> bool:
+    """Whether this is a monitor. A client that offers both roles is a target: the door prefers that one."""
+    offered = ",".join(request.headers.get_all("Sec-WebSocket-Protocol"))
+    names = {name.strip() for name in offered.split(",")}
+    return FEED_SUBPROTOCOL in names and SUBPROTOCOL not in names
 
 
 def _owner_of(token: str | None) -> str:

@@ -14,25 +14,30 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 
 import msgspec
+from websockets.asyncio.server import ServerConnection
 
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send, SessionView
+from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send
 from starsd_edge.protocol.messages import TAG_BYTES
+from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
+from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
 from starsd_server.binding import explain
 from starsd_server.draft_queue import DraftQueue, WorkQueue
 from starsd_server.drafters.registry import DrafterRegistry
-from starsd_server.facts import DrafterFacts, HubFacts, RecentTimes, RecentUse, TargetFacts
+from starsd_server.facts import EventLog, RecentTimes, RecentUse, judgement, target_facts
+from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import Peer
 from starsd_server.settings import HubSettings
-from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Outcome, Warm
+from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +72,9 @@ class Hub:
         self._times = RecentTimes()
         self._use = RecentUse()
         self._metrics = HubMetrics(self.facts)
+        self._events = EventLog(lambda: clock() - self._started_at)
+        self._feed = MonitorFeed(self.facts, self._events.recent, settings.door.send_timeout_s)
+        self._turned_away = 0
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self, sock: socket.socket) -> None:
@@ -102,16 +110,30 @@ class Hub:
     def received(self, peer: Peer, frame: bytes) -> None:
         """See `Reception`."""
         connection = self._connections[peer]
-        is_first = connection.terms is None
+        is_first, resumed, refused = connection.terms is None, connection.resumed, connection.refused
         self._carry_out(connection.receive(frame, self._clock()))
-        if is_first and connection.terms is not None:
-            log.info("target %r at %s: %s", connection.terms.target, peer.address, connection.terms.drafter)
+        if connection.terms is None:
+            return
+        target, drafter = connection.terms.target, connection.terms.drafter
+        if is_first:
+            log.info("target %r at %s: %s", target, peer.address, drafter)
+            self._events.add(JOINED, target, drafter)
+        if connection.resumed > resumed:
+            self._events.add(RESUMED, target)
+        if connection.refused > refused:
+            self._events.add(REFUSED, target, connection.refusal)
 
     def disconnected(self, peer: Peer) -> None:
         """See `Reception`."""
         connection = self._connections.pop(peer)
         del self._peers[connection]
         self._carry_out(connection.lost(self._clock()))
+        if connection.terms is not None:
+            self._events.add(LEFT, connection.terms.target)
+
+    async def watched(self, connection: ServerConnection) -> None:
+        """See `Reception`."""
+        await self._feed.serve(connection)
 
     def public_page(self, path: str) -> Page | None:
         """See `Reception`."""
@@ -142,6 +164,8 @@ class Hub:
                 peer = self._peers.get(action.connection)
                 if peer is not None:
                     log.info("hanging up on %s: %s", peer.address, action.reason)
+                    terms = action.connection.terms
+                    self._events.add(REFUSED, "" if terms is None else terms.target, action.reason)
                     peer.hang_up(action.code, action.reason)
             else:
                 self._queue.put(action)
@@ -159,6 +183,7 @@ class Hub:
     def _take_in(self, outcome: Outcome) -> None:
         if isinstance(outcome, Warm):
             log.info("drafter %s is warm", outcome.drafter)
+            self._events.add(WARM, text=outcome.drafter)
             self._carry_out(self._protocol.ready(outcome.drafter))
         elif isinstance(outcome, Drafted):
             self._times.add(outcome.queue_us, outcome.service_us)
@@ -175,7 +200,13 @@ class Hub:
                 )
             )
         else:
+            self._note_failure(outcome)
             self._carry_out(self._protocol.failed(outcome.session, outcome.epoch, outcome.message))
+
+    def _note_failure(self, failure: Failed) -> None:
+        connection = self._protocol.connection_of(failure.session)
+        target = "" if connection is None or connection.terms is None else connection.terms.target
+        self._events.add(FAILED, target, failure.message)
 
     async def _tick(self) -> None:
         """Once a second: end what has been away for too long, look at the links, balance the books."""
@@ -185,6 +216,14 @@ class Hub:
             for peer in self._connections:
                 peer.sample_rtt()
             self._use.add(self._worker.time_use())
+            self._note_turned_away()
+
+    def _note_turned_away(self) -> None:
+        """One event a second at most, however many knock."""
+        count = self._door.auth_failures + self._door.turned_away
+        if count > self._turned_away:
+            self._events.add(TURNED_AWAY, text=f"{count - self._turned_away} connections")
+            self._turned_away = count
 
     # Facts.
 
@@ -200,13 +239,18 @@ class Hub:
         sessions = self._protocol.sessions()
         counters = self._protocol.counters
         use = self._worker.time_use()
+        now = self._clock()
+        held = Counter(session.target for session in sessions if session.attached)
         return HubFacts(
             hub_id=self._hub_id,
             version=__version__,
-            uptime_s=round(self._clock() - self._started_at, 3),
+            uptime_s=round(now - self._started_at, 3),
             ready=self.is_ready,
             drafters=self._drafter_facts(),
-            targets=[self._target_facts(peer, sessions) for peer in self._connections],
+            targets=[
+                target_facts(peer, connection, 0 if connection.terms is None else held[connection.terms.target], now)
+                for peer, connection in self._connections.items()
+            ],
             sessions=len(sessions),
             sessions_away=sum(not session.attached for session in sessions),
             queue=self._queue.depth,
@@ -218,6 +262,7 @@ class Hub:
             dropped=dict(counters.dropped),
             auth_failures=self._door.auth_failures,
             turned_away=self._door.turned_away,
+            drafted=judgement(self._protocol.record),
         )
 
     def _drafter_facts(self) -> list[DrafterFacts]:
@@ -226,24 +271,6 @@ class Hub:
             health = self._desk.health[drafter.kind]
             facts.append(DrafterFacts(fingerprint=drafter.fingerprint, failing=health.failing, **asdict(health)))
         return facts
-
-    def _target_facts(self, peer: Peer, sessions: Sequence[SessionView]) -> TargetFacts:
-        terms = self._connections[peer].terms
-        name = "" if terms is None else terms.target
-        traffic = peer.traffic
-        return TargetFacts(
-            target=name,
-            address=peer.address,
-            drafter="" if terms is None else terms.drafter,
-            connected_s=round(self._clock() - peer.connected_at, 3),
-            sessions=sum(session.attached and session.target == name for session in sessions),
-            rtt_ms=None if traffic.rtt is None else round(traffic.rtt.rtt_s * 1e3, 3),
-            min_rtt_ms=None if traffic.rtt is None else round(traffic.rtt.min_rtt_s * 1e3, 3),
-            frames_in=traffic.frames_in,
-            frames_out=traffic.frames_out,
-            bytes_in=traffic.bytes_in,
-            bytes_out=traffic.bytes_out,
-        )
 
 
 def _health(good: bool, yes: str, no: str) -> Page:

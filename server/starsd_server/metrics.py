@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from starsd_server.facts import DrafterFacts, HubFacts, TargetFacts
+from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 MAX_TARGET_LABELS = 64
@@ -69,6 +69,7 @@ class _FactsCollector(Collector):
         yield _bytes(facts)
         yield _decode_errors(facts)
         yield from _of_drafters(facts.drafters)
+        yield from _of_acceptance(facts.drafted)
         yield from _of_targets(facts.targets)
 
 
@@ -111,6 +112,21 @@ def _of_drafters(drafters: list[DrafterFacts]) -> Iterator[Metric]:
     yield from (drafts, tokens, rows, failures, warm)
 
 
+def _of_acceptance(drafted: Judgement) -> Iterator[Metric]:
+    yield _counter("starsd_spec_decode_num_judged_drafts", "Drafts whose continuation is known.", drafted.judged)
+    yield _counter("starsd_spec_decode_num_accepted_tokens", "Tokens of them that came true.", drafted.accepted)
+    tried = CounterMetricFamily(
+        "starsd_spec_decode_num_tried_tokens_per_pos", "Drafts that offered this level.", labels=["position"]
+    )
+    accepted = CounterMetricFamily(
+        "starsd_spec_decode_num_accepted_tokens_per_pos", "Drafts of which it came true.", labels=["position"]
+    )
+    for position, (trials, hits) in enumerate(zip(drafted.level_trials, drafted.level_hits, strict=True)):
+        tried.add_metric([str(position)], trials)
+        accepted.add_metric([str(position)], hits)
+    yield from (tried, accepted)
+
+
 def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
     """One series per name: of connections that share one, the nearest speaks for it."""
     nearest: dict[str, TargetFacts] = {}
@@ -122,4 +138,11 @@ def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
     for name, target in nearest.items():
         rtt.add_metric([name], (target.rtt_ms or 0.0) / 1e3)
         least.add_metric([name], (target.min_rtt_ms or 0.0) / 1e3)
-    yield from (rtt, least)
+    drafts = CounterMetricFamily("starsd_target_drafts", "Drafts sent to this target.", labels=["target"])
+    judged = CounterMetricFamily("starsd_target_judged_drafts", "Those whose continuation is known.", labels=["target"])
+    accepted = CounterMetricFamily("starsd_target_accepted_tokens", "Tokens that came true.", labels=["target"])
+    for name, target in nearest.items():
+        drafts.add_metric([name], target.drafted.drafts)
+        judged.add_metric([name], target.drafted.judged)
+        accepted.add_metric([name], target.drafted.accepted)
+    yield from (rtt, least, drafts, judged, accepted)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from starsd_edge.telemetry.rtt import TcpRtt, read_tcp_rtt
+from starsd_edge.telemetry.rtt import TcpRtt, acknowledge_now, read_tcp_rtt
 from starsd_server.settings import DoorSettings
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,11 @@ class PeerTraffic:
 class Peer:
     """A connected target. All methods belong to the event loop."""
 
-    def __init__(self, connection: ServerConnection, owner: str, settings: DoorSettings, connected_at: float) -> None:
+    def __init__(
+        self, connection: ServerConnection, number: int, owner: str, settings: DoorSettings, connected_at: float
+    ) -> None:
+        self.number = number
+        """Of the connection, unique while the hub lives."""
         self.owner = owner
         self.connected_at = connected_at
         self.traffic = PeerTraffic()
@@ -94,6 +98,7 @@ class Peer:
             asyncio.TimeoutError: none came within `timeout_s` seconds.
         """
         message = await asyncio.wait_for(self._connection.recv(), timeout_s)
+        acknowledge_now(self._connection.transport.get_extra_info("socket"))
         self.traffic.frames_in += 1
         self.traffic.bytes_in += len(message)
         return message

@@ -15,6 +15,7 @@ class DoorSettings:
     Attributes:
         token: bearer token that targets must show; None lets everybody in, for loopback only.
         max_connections: targets connected at once.
+        max_monitors: monitors connected at once, beside the targets.
         max_sockets: TCP connections at once, those that have not said anything yet included.
         open_timeout_s: from TCP connection to WebSocket; ends those that say nothing.
         hello_timeout_s: from WebSocket to the first message; ends those that say nothing there.
@@ -25,6 +26,7 @@ class DoorSettings:
 
     token: str | None = field(default=None, repr=False)
     max_connections: int = 256
+    max_monitors: int = 8
     max_sockets: int = 512
     open_timeout_s: float = 5.0
     hello_timeout_s: float = 3.0

@@ -9,25 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-
-@dataclass(frozen=True)
-class TimeUse:
-    """Seconds since the drafting thread began.
-
-    Attributes:
-        busy_s: inside a drafter.
-        idle_s: nothing to do.
-        lag_s: work waited while no drafter ran.
-    """
-
-    busy_s: float = 0.0
-    idle_s: float = 0.0
-    lag_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return self.busy_s + self.idle_s + self.lag_s
+from starsd_edge.telemetry.hub_facts import TimeUse
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from starsd_edge.protocol.hub_side import OpenSession
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftTree
+from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import Absorb, Answer, Begin, Work, WorkQueue
 from starsd_server.drafters.contract import Drafter, SessionRefusedError
-from starsd_server.utilisation import TimeUse, UseMeter
+from starsd_server.utilisation import UseMeter
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class DrafterHealth:
 
     Attributes:
         sessions: open now.
+        passes: runs in which it drafted, for one session or several at once.
         failures: sessions lost to an error of the drafter.
         failures_in_a_row: since it last did its work.
         refusals: sessions it did not serve although sound (full, rows it cannot take).
@@ -81,6 +83,7 @@ class DrafterHealth:
     failures_in_a_row: int = 0
     refusals: int = 0
     last_error: str = ""
+    passes: int = 0
 
     @property
     def failing(self) -> bool:
@@ -148,6 +151,7 @@ class DraftingDesk:
             self._absorb(drafter, work.rows)
         tree = drafter.draft([request.session], [request.shape])[0]
         health = self.health[drafter.kind]
+        health.passes += 1
         health.drafts += 1
         health.draft_tokens += len(tree)
         health.failures_in_a_row = 0
@@ -212,6 +216,7 @@ class DraftWorker:
         self._died = died
         self._clock = clock
         self._meter = UseMeter(clock())
+        self._faulty = False
         self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)
 
     def start(self) -> None:
@@ -227,7 +232,7 @@ class DraftWorker:
     @property
     def is_alive(self) -> bool:
         """Whether it works."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._faulty
 
     def time_use(self) -> TimeUse:
         """How it spent its time until now."""
@@ -240,6 +245,7 @@ class DraftWorker:
                 pass
         except BaseException:
             log.exception("the drafting thread ended by a fault of its own")
+            self._faulty = True  # the thread itself lives on for a moment
             self._died()
 
     def _warm_up(self) -> None:

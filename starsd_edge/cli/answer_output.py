@@ -12,9 +12,11 @@ import threading
 import unicodedata
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from starsd_edge.cli.sampling_options import sampling_record
 from starsd_edge.telemetry.summary import Figures, LinkFigures
 
 if TYPE_CHECKING:
+    from starsd_edge.speculation.sampling import SamplingParams
     from starsd_jetson.decoder import Answer, Piece
 
 _KEPT = "\n\t"
@@ -56,11 +58,11 @@ class JsonOutput:
     record_type: str | None = None
     """What answers are marked with, where other records stand between them."""
 
-    def __init__(self, out: TextIO, err: TextIO, name: str, seed: int) -> None:
+    def __init__(self, out: TextIO, err: TextIO, name: str, sampling: SamplingParams) -> None:
         self._out = out
         self._err = err
         self._name = name
-        self._seed = seed
+        self._sampling = sampling
 
     def begin(self, number: int, of: int, prompt: str) -> None:
         """Nothing yet."""
@@ -77,7 +79,8 @@ class JsonOutput:
             "token_ids": list(answer.token_ids),
             "finish_reason": answer.finish_reason,
             "prompt_tokens": answer.prompt_tokens,
-            "seed": self._seed,
+            "seed": self._sampling.seed,
+            "sampling": sampling_record(self._sampling),
             "figures": figures.named(link),
         }
         self._write(record if self.record_type is None else {"type": self.record_type, **record})

@@ -54,7 +54,11 @@ def demo(
     )
     names = [f"target {number + 1}" for number in range(targets)]
     view = PlainView(console, names) if plain or not console.is_terminal else LiveView(console, names)
-    results = asyncio.run(Star(plan, view).run())
+
+    def announce(url: str) -> None:
+        console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {url}")
+
+    results = asyncio.run(Star(plan, view, announce=announce).run())
     console.print(summary(names, results))
     failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
     if failed:

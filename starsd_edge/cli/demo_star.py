@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,8 +78,16 @@ class View(Protocol):
 class Star:
     """A hub and its targets."""
 
-    def __init__(self, plan: StarPlan, view: View, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self,
+        plan: StarPlan,
+        view: View,
+        program: Sequence[str] = PROGRAM,
+        announce: Callable[[str], None] = lambda url: None,
+    ) -> None:
+        """`announce`: told the hub's address once it listens."""
         self._plan = plan
+        self._announce = announce
         self._view = view
         self._program = program
 
@@ -93,6 +101,7 @@ class Star:
         hub_arguments = ["run-draft", str(plan.draft), "--port", "0", "--threads", str(plan.threads)]
         async with _started([*self._program, *hub_arguments]) as hub:
             url = await _address_of(hub)
+            self._announce(url)
             started = time.monotonic()
             with self._view:
                 answers = [self._answer(number, url, started) for number in range(len(plan.prompts))]

@@ -19,7 +19,8 @@ def register(app: typer.Typer) -> None:
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="Name of a model (`pull --list`), a GGUF file or a safetensors directory.")
+        str,
+        typer.Argument(help="Name of a model (`pull --list`), hf:ORG/NAME, a GGUF file or a safetensors directory."),
     ],
     weights: Annotated[str, typer.Option(help="fp32, or int8 (weight-only, for the CPU).")] = "fp32",
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16",
@@ -35,11 +36,14 @@ def export(
     os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
     from starsd_edge.bundles.cache import bundles_dir
     from starsd_edge.bundles.catalogue import resolve_model
+    from starsd_edge.bundles.hugging_face import parse_hub_name
     from starsd_export.pipeline import ExportOptions, export_bundle
 
     source = resolve_model(model)
-    name = f"{_stem(model)}-{weights}" + ("" if kv == "float16" else "-kv32")
-    options = ExportOptions(weights=weights, kv_dtype=kv, name=name)
+    hub_name = parse_hub_name(model)
+    name = f"{hub_name.short if hub_name else _stem(model)}-{weights}" + ("" if kv == "float16" else "-kv32")
+    label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
+    options = ExportOptions(weights=weights, kv_dtype=kv, name=name, source=label)
     destination = output or bundles_dir() / name
     started = time.monotonic()
     with _steps() as progress:
@@ -51,6 +55,8 @@ def export(
         f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}; parity with "
         f"transformers: within {worst:.1e}, chains bit for bit"
     )
+    for note in bundle.manifest.notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _stem(model: str) -> str:

@@ -12,6 +12,7 @@ EXTRA_OF = {
     "onnx_ir": "export",
     "safetensors": "export",
     "gguf": "export",
+    "huggingface_hub": "export",
 }
 
 

@@ -22,7 +22,11 @@ def register(app: typer.Typer) -> None:
 
 def pull(
     model: Annotated[
-        str | None, typer.Argument(help="Name of a model; a path is used as it is.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Name of a model, or hf:ORG/NAME[@REVISION] on the Hugging Face Hub; a path is used as it is.",
+            show_default=False,
+        ),
     ] = None,
     list_models: Annotated[bool, typer.Option("--list", help="List the models known by name.")] = False,
 ) -> None:

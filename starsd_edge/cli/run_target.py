@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starsd_edge.cli.sampling_options import parse_logit_bias
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
+    from starsd_edge.speculation.sampling import SamplingParams
     from starsd_jetson.decoder import Answer, Request
     from starsd_jetson.drafting import DraftSource
     from starsd_jetson.hub_address import HubAddress
     from starsd_jetson.hub_link import HubLink
+    from starsd_jetson.reporting import Reporter
     from starsd_jetson.target import Target
 
 _FIRST_CONNECT_S = 1.0
@@ -63,12 +66,39 @@ def run_target(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample from so many likeliest tokens; 0: from all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this total probability.")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Sample from tokens at least this fraction as likely as the likeliest; 0: from all.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 makes tokens of prompt and answer less likely to come again.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken from the logit of a token that stands in the answer.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Taken from the logit of a token for each time that it stands in the answer.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=VALUE",
+            help="Added to a token's logit, -inf forbids it; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Makes sampled answers repeatable; random and shown if not given.")
     ] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends an answer; may be given several times.", show_default=False)
     ] = None,
+    min_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens that come before an end of sequence or a stop text ends the answer.")
+    ] = 0,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on after an end-of-sequence token, which becomes part of the answer."),
+    ] = False,
     context: Annotated[
         int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
     ] = None,
@@ -97,15 +127,26 @@ def run_target(
 
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.speculation.penalties import Penalties
     from starsd_edge.speculation.sampling import SamplingParams
     from starsd_jetson.decoder import Request
     from starsd_jetson.target import Target, draft_shape
 
-    sampling = SamplingParams(temperature, top_k, top_p, seed)
-    output = _output(as_json, stream_json, name, seed)
+    sampling = SamplingParams(
+        temperature,
+        top_k,
+        top_p,
+        seed,
+        min_p=min_p,
+        penalties=Penalties(repetition_penalty, presence_penalty, frequency_penalty),
+        logit_bias=parse_logit_bias(logit_bias or ()),
+        min_tokens=min_tokens,
+    )
+    output = _output(as_json, stream_json, name, sampling)
     target = Target.open(load_bundle(find_bundle(bundle)), device, threads, allow_inexact=allow_inexact)
     shape = draft_shape(target.engine.spec, draft_depth, draft_nodes, draft_branching)
-    request = Request((), sampling, max_tokens, target.context(context), shape, tuple(stop or ()))
+    sampling.check_tokens(target.tokenizer.size)
+    request = Request((), sampling, max_tokens, target.context(context), shape, tuple(stop or ()), ignore_eos)
     with ExitStack() as stack:
         interrupted = stack.enter_context(_interruptible())
         link = None
@@ -116,7 +157,9 @@ def run_target(
             notices.release()
         source = _draft_source(link, no_speculation, draft_wait)
         try:
-            code = _Run(target, request, source, link, output, interrupted).answer_all(asked, raw)
+            code = _Run(target, request, source, link, _reporter(link, source), output, interrupted).answer_all(
+                asked, raw
+            )
         except BrokenPipeError:
             # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -125,12 +168,14 @@ def run_target(
         raise typer.Exit(code)
 
 
-def _output(as_json: bool, stream_json: bool, name: str, seed: int) -> AnswerOutput:
+def _output(as_json: bool, stream_json: bool, name: str, sampling: SamplingParams) -> AnswerOutput:
     from starsd_edge.cli.answer_output import JsonOutput, StreamJsonOutput, TextOutput
 
     if stream_json:
-        return StreamJsonOutput(sys.stdout, sys.stderr, name, seed)
-    return JsonOutput(sys.stdout, sys.stderr, name, seed) if as_json else TextOutput(sys.stdout, sys.stderr, seed)
+        return StreamJsonOutput(sys.stdout, sys.stderr, name, sampling)
+    if as_json:
+        return JsonOutput(sys.stdout, sys.stderr, name, sampling)
+    return TextOutput(sys.stdout, sys.stderr, sampling.seed)
 
 
 class _Interrupt:
@@ -174,6 +219,7 @@ class _Run:
     request: Request
     source: DraftSource
     link: HubLink | None
+    reporter: Reporter | None
     output: AnswerOutput
     interrupted: _Interrupt
 
@@ -206,15 +252,20 @@ class _Run:
         from starsd_jetson.decoder import decode
 
         request = replace(self.request, prompt=self.target.encode(prompt, raw))
-        return decode(
-            self.target.engine,
-            self.target.tokenizer,
-            request,
-            self.source,
-            clock=time.monotonic,
-            on_piece=self.output.piece,
-            cancelled=self.interrupted,
-        )
+        try:
+            return decode(
+                self.target.engine,
+                self.target.tokenizer,
+                request,
+                self.source,
+                clock=time.monotonic,
+                on_piece=self.output.piece,
+                on_round=self.reporter.round if self.reporter else lambda done: None,
+                cancelled=self.interrupted,
+            )
+        finally:
+            if self.reporter:
+                self.reporter.idle()
 
 
 def _check_options(
@@ -302,6 +353,15 @@ def _draft_source(link: HubLink | None, no_speculation: bool, draft_wait: float 
     if link is None:
         return NgramDrafts()
     return HubDrafts(link.open_channel, NgramDrafts(), Patience(draft_wait), time.monotonic)
+
+
+def _reporter(link: HubLink | None, source: DraftSource) -> Reporter | None:
+    from starsd_jetson.hub_drafting import HubDrafts
+    from starsd_jetson.reporting import Reporter
+
+    if link is None or not isinstance(source, HubDrafts):
+        return None
+    return Reporter(link.report, lambda: source.why_off, time.monotonic)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from starsd_edge.protocol.codes import (
     UNKNOWN_SESSION,
 )
 from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.draft_record import DraftRecord, follow
 from starsd_edge.protocol.hub_actions import (
     Feed,
     HangUp,
@@ -46,6 +47,7 @@ from starsd_edge.protocol.messages import (
     Open,
     Opened,
     Ready,
+    Report,
     Resync,
     TargetMessage,
 )
@@ -69,6 +71,7 @@ class HubState:
     connections: dict[HubConnection, None] = field(default_factory=dict)
     """Welcomed and not given up, in the order of their coming."""
     counters: WireCounters = field(default_factory=WireCounters)
+    record: DraftRecord = field(default_factory=DraftRecord)
 
 
 class HubConnection:
@@ -77,11 +80,20 @@ class HubConnection:
     Attributes:
         owner: the authenticated key.
         terms: what HELLO settled, None before it.
+        record: what became of its drafts.
+        report: the last that its target sent, None before the first.
+        resumed: sessions that went on here.
+        refused: how often a message was refused, and `refusal` why the last was (a code).
     """
 
     def __init__(self, hub: HubState, owner: str) -> None:
         self.owner = owner
         self.terms: Terms | None = None
+        self.record = DraftRecord()
+        self.report: Report | None = None
+        self.resumed = 0
+        self.refused = 0
+        self.refusal = ""
         self._hub = hub
         self._over = False
         self._offences = 0
@@ -146,6 +158,9 @@ class HubConnection:
             return self._close(message)
         if isinstance(message, Error):
             return self._peer_error(message)
+        if isinstance(message, Report):
+            self.report = message
+            return []
         if isinstance(message, Extend | DraftRequest):
             epoch = message.epoch if isinstance(message, DraftRequest) else 0
             session = self._session(message.tag)
@@ -218,6 +233,7 @@ class HubConnection:
             if session.connection is not None:
                 session.connection.detach(session)
         self._attach(session, message.ref)
+        self.resumed += 1
         return [self.send(Opened(message.ref, session.tag, session.rows))]
 
     def _expired(self, session: HubSession, now: float) -> bool:
@@ -251,12 +267,22 @@ class HubConnection:
             return self._refuse(ProtocolError(BASE_LEN, text), tag=message.tag, epoch=message.epoch)
         asked = DraftShape(message.max_nodes, message.max_depth, message.branching)
         shape = session.terms.clamp(asked, message.base_len)
+        self._judge(session)
         session.add_request(message.epoch, Pending(message.base_len, shape, now))
         if shape.max_nodes == 0 or shape.max_depth == 0:
             session.settle_request(message.epoch, message.base_len)
             session.answered = Draft(session.tag, message.epoch, message.base_len, [], [], 0, 0, 0)
             return [self.send(session.answered)]
         return [QueueDraft(session.key, message.epoch, message.base_len, shape, now)]
+
+    def _judge(self, session: HubSession) -> None:
+        """The rows since the last tree tell how much of it came true."""
+        draft = session.answered
+        if draft is None:
+            return
+        accepted, offered = follow(draft, session.rows_from(draft.base_len, len(draft.ids)))
+        for record in (self.record, self._hub.record):
+            record.judge(accepted, offered)
 
     def _close(self, message: Close) -> list[HubAction]:
         session = self._hub.table.owned(message.tag, self.owner)
@@ -290,6 +316,8 @@ class HubConnection:
     ) -> list[HubAction]:
         """ERROR for one frame or session; a session that it names ends. Too many offences end the connection."""
         self._hub.counters.dropped[error.code] += 1
+        self.refused += 1
+        self.refusal = error.code
         self._offences += error.code in OFFENCES
         actions: list[HubAction] = []
         session = self._session(tag) if tag is not None and ref is None else None

@@ -94,6 +94,7 @@ def shake_hands(
         max_nodes=terms.max_nodes,
         max_depth=terms.max_depth,
         notice=offer.notice[:1024],
+        reports=True,
     )
     return terms, welcome
 

@@ -110,6 +110,11 @@ class HubSession:
         self._ids.extend(new)
         return NewRows(self.key, start, new, None if features is None else features[overlap:])
 
+    def rows_from(self, row: int, most: int) -> list[int]:
+        """Ids of at most `most` held rows from this one on."""
+        start = row - self.first_row
+        return self._ids[start : start + most].tolist()
+
     def wants_resync(self, now: float) -> bool:
         """Whether this gap is news: notes that it was told of now."""
         if self._resync_asked is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from starsd_edge.protocol.codes import DRAFTER_FAILED
 from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.draft_record import DraftRecord
 from starsd_edge.protocol.hub_actions import (
     DropSession,
     Feed,
@@ -72,6 +73,16 @@ class HubProtocol:
         """A connection whose authenticated key is `owner`."""
         return HubConnection(self._state, owner)
 
+    @property
+    def record(self) -> DraftRecord:
+        """What became of all drafts."""
+        return self._state.record
+
+    def connection_of(self, session: int) -> HubConnection | None:
+        """Where the drafts of this session go; None when it is gone or its target away."""
+        held = self._state.table.by_key(session)
+        return None if held is None else held.connection
+
     def sessions(self) -> list[SessionView]:
         """All sessions for the monitor, oldest first."""
         return self._state.table.views()
@@ -102,7 +113,11 @@ class HubProtocol:
         )
         if epoch == held.epoch:
             held.answered = draft
-        return [] if held.connection is None else [held.connection.send(draft)]
+        if held.connection is None:
+            return []
+        for record in (held.connection.record, self._state.record):
+            record.drafted(len(tree), queue_us)
+        return [held.connection.send(draft)]
 
     def failed(self, session: int, epoch: int, message: str) -> list[HubAction]:
         """The drafter could not draft for this session: ERROR(scope = session) and the session ends; the others go

@@ -32,8 +32,10 @@ Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Epoch = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Microseconds = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Total = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=1024)]
+Reason = Annotated[str, Meta(max_length=32, pattern=r"^[a-z_]*\Z")]
 Tag = Annotated[bytes, Meta(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 RowIds = Annotated[list[TokenId], Meta(max_length=MAX_ROWS)]
 NodeIds = Annotated[list[TokenId], Meta(max_length=MAX_TREE_NODES)]
@@ -107,6 +109,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Most levels."""
     notice: Text = ""
     """A line for the user, such as why a fitting drafter was not to be had."""
+    reports: bool = False
+    """The hub takes REPORTs in; one that does not say so would take them for faults."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -210,6 +214,34 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The session."""
 
 
+class Report(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Target to hub, at most once a second: what only the target knows, for the hub's monitor. Not answered.
+
+    Sums since the target began, so that any two reports give the time between them. Only where WELCOME says `reports`.
+    """
+
+    rounds: Total
+    """Rounds of all answers."""
+    hub_rounds: Total
+    """Of them, those that verified a draft of the hub."""
+    local_rounds: Total
+    """Of them, those that verified a draft of the target's own."""
+    tokens: Total
+    """Tokens that the rounds with a draft gave."""
+    draft_us: Microseconds
+    """Time of the rounds with a draft."""
+    plain_us: Microseconds
+    """Time of the other rounds, which give one token each."""
+    verify_us: Microseconds
+    """Of all rounds, time in the target model's forward pass."""
+    wait_us: Microseconds
+    """Of all rounds, time spent waiting for the hub."""
+    why_off: Reason = ""
+    """Why the last round used no draft of the hub: one of the reasons below, empty when it did. At most 32 lower-case
+    letters and underscores.
+    """
+
+
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Hub to target: the session is gone."""
 
@@ -247,7 +279,7 @@ class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The OPEN that it refuses."""
 
 
-TargetMessage = Hello | Open | Extend | DraftRequest | Close | Error
+TargetMessage = Hello | Open | Extend | DraftRequest | Close | Report | Error
 """What a target sends."""
 HubMessage = Welcome | Ready | Opened | Draft | Closed | Resync | Error
 """What a hub sends."""

@@ -25,6 +25,7 @@ from starsd_edge.protocol.messages import (
     HubMessage,
     Opened,
     Ready,
+    Report,
     Resync,
     Welcome,
 )
@@ -143,6 +144,11 @@ class TargetProtocol:
         session.close()
         if session.tag is not None:
             self._close_tag(session.tag)
+
+    def report(self, report: Report) -> None:
+        """Tell the hub what only this target knows; nothing goes out while there is no hub that takes it."""
+        if self._link.welcome is not None and self._link.welcome.reports:
+            self._link.post(report)
 
     def _converse(self, message: HubMessage, frame_bytes: int) -> list[TargetEvent]:
         if isinstance(message, Error):

@@ -20,7 +20,7 @@ from starsd_edge.runtime.engine import (
     require_committed,
     require_pending,
 )
-from starsd_edge.runtime.torch_model import TargetGraph
+from starsd_edge.runtime.torch_model import TargetGraph, head_width
 
 
 @dataclass
@@ -47,7 +47,7 @@ class TorchEngine:
         self._spec = spec
         config = graph.model.config
         self._layers = range(config.num_hidden_layers)
-        self._row = (config.num_key_value_heads, config.head_dim)
+        self._row = (config.num_key_value_heads, head_width(config))
         self._dtype = getattr(torch, spec.kv_dtype)
 
     @property

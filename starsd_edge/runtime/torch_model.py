@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -19,6 +19,11 @@ ATTENTION_NAME = "starsd_append"
 OUT_OF_SIGHT = torch.finfo(torch.float32).min
 _ONES_WIDTH = 2
 """A product with a single column may be computed as a dot product, in lanes."""
+
+
+def head_width(config: PreTrainedConfig) -> int:
+    """Numbers in one head of Q, K and V: configurations may leave it out."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class AppendCache(Cache):  # type: ignore[misc]
@@ -72,15 +77,24 @@ def grouped_attention(
     """
     _, heads, rows, width = query.shape
     kv_heads, columns, _ = key.shape
-    grouped = query.contiguous().view(kv_heads, (heads // kv_heads) * rows, width)
-    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, heads // kv_heads, rows, columns)
+    group = heads // kv_heads
+    grouped = query.contiguous().view(kv_heads, group * rows, width)
+    # CPU runtimes multiply a single row by another kernel, with other roundings, than several. Two heads or more in a
+    # group never are a single row; a head by itself is computed twice, so that a token has the bits it has in a chain.
+    alone = group == 1
+    if alone:
+        grouped = torch.cat((grouped, grouped), dim=1)
+        group = 2
+    scores = torch.matmul(grouped * scaling, key.transpose(1, 2)).view(kv_heads, group, rows, columns)
     scores = torch.where(attention_mask, scores.float(), OUT_OF_SIGHT)
     weights = torch.exp(scores - scores.amax(dim=-1, keepdim=True)).to(query.dtype)
-    weights = weights.view(kv_heads, (heads // kv_heads) * rows, columns)
+    weights = weights.view(kv_heads, group * rows, columns)
     # The softmax's sum as a product with ones: a matrix product adds column by column, so columns out of sight add
     # nothing. A softmax kernel adds in lanes, and the bits of a row would depend on where its ancestors stand.
     total = torch.matmul(weights, value.new_ones(columns, _ONES_WIDTH))[..., :1]
     mixed = torch.matmul(weights, value) / total
+    if alone:
+        mixed = mixed[:, :rows]
     return mixed.reshape(1, heads, rows, width).transpose(1, 2), None
 
 

@@ -1,4 +1,5 @@
-"""From processed logits to the tokens that may be drawn and their weights: temperature, top-k, top-p, in this order.
+"""From processed logits to the tokens that may be drawn and their weights: temperature, top-k, top-p, min-p, in this
+order.
 
 Each filter remembers how near its cut came to keeping another token: that is where other arithmetic might draw from
 another set.
@@ -35,7 +36,7 @@ class Candidates:
     Attributes:
         ids: int64 [n], ascending.
         weights: float64 [n], probabilities up to a common factor; the likeliest token has 1.
-        cuts: one for each filter that dropped something.
+        cuts: of the filters that dropped something, or might have.
     """
 
     ids: npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ class Candidates:
     cuts: tuple[Cut, ...] = ()
 
 
-def scaled(logits: npt.NDArray[np.float32], temperature: float) -> npt.NDArray[np.float64]:
+def scaled(logits: npt.NDArray[np.float32] | npt.NDArray[np.float64], temperature: float) -> npt.NDArray[np.float64]:
     """float64 [V]: (logits - highest) / temperature, so that the highest is 0 and no temperature overflows."""
     distances = logits.astype(np.float64)
     distances -= distances.max()
@@ -77,6 +78,18 @@ def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
     # The cut falls elsewhere if the sum up to the last kept token fell short, or the sum before it already sufficed.
     gap = min(abs(float(reached[last]) - wanted), wanted - (float(reached[last - 1]) if last else before))
     return Candidates(candidates.ids[kept], weights[kept], (*candidates.cuts, Cut(gap, float(ranked[last]))))
+
+
+def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
+    """The candidates at least `min_p` times as likely as the likeliest, whose weight is 1."""
+    if min_p == 0.0:
+        return candidates
+    weights = candidates.weights
+    kept = weights >= min_p
+    # Many may stand near this cut, also where it drops nothing, and what moves it may move them all.
+    near = weights[(weights > min_p / 2) & (weights < min_p * 2)]
+    cut = Cut(float(np.abs(near - min_p).min(initial=min_p / 2)), float(near.sum()))
+    return Candidates(candidates.ids[kept], weights[kept], (*candidates.cuts, cut))
 
 
 def _band(weights: npt.NDArray[np.float64], wanted: float) -> tuple[int, float, npt.NDArray[np.float64]]:

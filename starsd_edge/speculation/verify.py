@@ -8,7 +8,7 @@ does not depend on the draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ def verify(
     tree: DraftTree,
     logits: npt.NDArray[np.float32],
     base_len: int,
-    choose: Callable[[npt.NDArray[np.float32], int], Choice],
+    choose: Callable[[npt.NDArray[np.float32], int, Sequence[int]], Choice],
 ) -> Verdict:
     """Walk the tree from the root as far as the target's own choices lead.
 
@@ -52,7 +52,8 @@ def verify(
         tree: what was verified.
         logits: float32 [n + 1, V], row 0 for the root, row i + 1 for node i.
         base_len: committed tokens, which is the position of the root; a node at depth d stands at base_len + d.
-        choose: gives the token of a position from the logits of the one before it (`Sampler.choose`).
+        choose: gives the token of a position from the logits of the one before it and the path to it: the tokens that
+            follow the root in this walk (`Sampler.choose`).
 
     Raises:
         EngineError: the logits have another number of rows than the tree asks for.
@@ -63,7 +64,7 @@ def verify(
     verdict = Verdict([], [], [])
     while True:
         row = node + 1
-        choice = choose(logits[row], base_len + len(verdict.rows) + 1)
+        choice = choose(logits[row], base_len + len(verdict.rows) + 1, verdict.tokens)
         verdict.rows.append(row)
         verdict.tokens.append(choice.token)
         verdict.margins.append(choice.margin)

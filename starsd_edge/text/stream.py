@@ -30,17 +30,22 @@ class TextStream:
         stop: strings that end the text; they and what follows are not part of it. Of several the one completed first
             counts, of those completed by the same character the longest, so that the text does not depend on how it is
             cut into tokens.
+        min_tokens: a stop string that one of the first so many tokens completes is text.
 
     Raises:
         UsageError: a stop string is empty.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         if not all(stop):
             raise UsageError("a stop string must not be empty")
         self._pieces = _Pieces(tokenizer)
         self._stop = tuple(stop)
         self._held = ""
+        self._min_tokens = min_tokens
+        self._tokens = 0
+        self._exempt = 0
+        """Characters of the held text in which no stop string may end."""
         self._stopped = False
 
     @property
@@ -52,7 +57,8 @@ class TextStream:
         """Take the next token; the text that is final now. Nothing once the text has stopped."""
         if self._stopped:
             return ""
-        self._held += self._pieces.push(token)
+        self._tokens += 1
+        self._hold(self._pieces.push(token))
         if self._cut_at_stop():
             return self._release(0)
         return self._release(self._possible_beginning())
@@ -63,13 +69,18 @@ class TextStream:
         """
         if self._stopped:
             return ""
-        self._held += self._pieces.finish()
+        self._hold(self._pieces.finish())
         self._cut_at_stop()
         return self._release(0)
 
+    def _hold(self, text: str) -> None:
+        self._held += text
+        if self._tokens <= self._min_tokens:
+            self._exempt = len(self._held)
+
     def _cut_at_stop(self) -> bool:
         """Drop the stop string completed first, and what follows it."""
-        found = ((self._held.find(stop), len(stop)) for stop in self._stop)
+        found = ((self._held.find(stop, max(0, self._exempt - len(stop) + 1)), len(stop)) for stop in self._stop)
         ends = [(start + length, start) for start, length in found if start >= 0]
         if not ends:
             return False
@@ -82,13 +93,14 @@ class TextStream:
         """Characters at the end that may become a stop string."""
         longest = max((len(stop) - 1 for stop in self._stop), default=0)
         for length in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-length:]) for stop in self._stop):
+            if any(len(stop) > length and stop.startswith(self._held[-length:]) for stop in self._stop):
                 return length
         return 0
 
     def _release(self, keep: int) -> str:
         end = len(self._held) - keep
         released, self._held = self._held[:end], self._held[end:]
+        self._exempt = max(0, self._exempt - end)
         return released
 
 

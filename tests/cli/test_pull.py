@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.catalogue import CATALOGUE
 from tests.support.command_line import CommandLine
+from tests.support.hub_fixture import REPOSITORY, published
 
 
 def test_the_list_names_every_model_with_its_size_and_licence(cli: CommandLine) -> None:
@@ -52,6 +54,24 @@ def test_a_full_disk_is_refused_before_anything_is_fetched(
 def test_a_cache_that_cannot_be_written_is_refused(cli: CommandLine, cache: Path) -> None:
     cache.mkdir(mode=0o500)
     assert "set STARSD_CACHE" in cli.refused("pull", "smollm2-135m")
+
+
+def test_a_name_on_the_hub_is_fetched_once_and_exported_under_its_name(
+    cli: CommandLine, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with published(tmp_path / "published", monkeypatch) as hub:
+        ended = cli("pull", f"hf:{REPOSITORY}")
+        assert ended.code == 0
+        assert hub.commit in ended.out.splitlines()[0]
+        assert ended.out.splitlines()[1] == "0.4 MB, licence as its publisher states"
+    assert cli("export", f"hf:{REPOSITORY}").code == 0  # the Hub is gone by now
+    bundle = load_bundle(cache / "bundles" / "tiny-qwen-fp32")
+    assert bundle.manifest.source == f"{REPOSITORY}@{hub.commit}"
+    assert bundle.manifest.model.architecture == "qwen2"
+
+
+def test_a_name_that_cannot_be_on_the_hub_is_refused(cli: CommandLine, cache: Path) -> None:
+    assert "hf:ORG/NAME" in cli.refused("pull", "hf:alone")
 
 
 @pytest.mark.model

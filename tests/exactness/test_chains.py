@@ -20,7 +20,18 @@ from starsd_jetson.target import draft_shape
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.ngram import NgramDrafter
 from tests.support.drafter_source import DrafterDrafts
-from tests.support.exactness import CASES, EVEN, ODD, Bench, Case, informed, noise, right_before_wrong, right_then_wrong
+from tests.support.exactness import (
+    CASES,
+    EVEN,
+    ODD,
+    OPTIONS,
+    Bench,
+    Case,
+    informed,
+    noise,
+    right_before_wrong,
+    right_then_wrong,
+)
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
 
@@ -54,6 +65,7 @@ WAYS = {
     "the hub's ngram": Way(lambda bench, case, int8: DrafterDrafts(NgramDrafter(max_sessions=1)), EVEN),
     "the target's ngram": Way(lambda bench, case, int8: NgramDrafts(), ODD),
     "right, then wrong": Way(lambda bench, case, int8: informed(bench, case, right_then_wrong, seed=1), CASES, LONG),
+    "every option": Way(lambda bench, case, int8: informed(bench, case, right_then_wrong, seed=4), OPTIONS),
     "trees unasked for": Way(lambda bench, case, int8: informed(bench, case, right_before_wrong, seed=2), ODD),
     "noise": Way(lambda bench, case, int8: informed(bench, case, noise, seed=3), EVEN),
 }

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.decoder import Answer
@@ -35,6 +36,10 @@ SAMPLINGS = [
     SamplingParams(1.0, top_k=4, seed=3),
     SamplingParams(0.7, top_p=0.8, seed=2**64 - 1),
     SamplingParams(1.0, top_k=10, top_p=0.9, seed=5),
+    SamplingParams(penalties=Penalties(1.5, 0.5, 0.5)),
+    SamplingParams(
+        0.9, seed=6, min_p=0.05, penalties=Penalties(0.8, -0.3, 0.6), logit_bias=((3, 1.5), (7, -100.0)), min_tokens=9
+    ),
 ]
 SHAPES = {"chains": DraftShape(4, 4), "trees": DraftShape(12, 4, 3)}
 MODEL = 1

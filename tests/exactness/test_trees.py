@@ -23,6 +23,7 @@ from tests.support.exactness import (
     CASES,
     EVEN,
     ODD,
+    OPTIONS,
     Bench,
     Case,
     Said,
@@ -58,6 +59,7 @@ WAYS = {
     "ngram": Way(lambda bench, case: DrafterDrafts(NgramDrafter(max_sessions=1)), EVEN),
     "right before wrong": Way(lambda bench, case: informed(bench, case, right_before_wrong, seed=1), CASES),
     "right among wrong": Way(lambda bench, case: informed(bench, case, right_among_wrong, seed=2), CASES),
+    "every option": Way(lambda bench, case: informed(bench, case, right_among_wrong, seed=4), OPTIONS),
     "noise": Way(lambda bench, case: informed(bench, case, noise, seed=3), ODD),
 }
 

@@ -73,8 +73,8 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str, contents:
 
 
 def test_a_splitting_that_is_not_spelled_out_is_refused_by_name(tmp_path: Path) -> None:
-    message = refusal(write_gguf(tmp_path / "tiny.gguf", splitting="llama-bpe"))
-    assert "splitting 'llama-bpe'" in message
+    message = refusal(write_gguf(tmp_path / "tiny.gguf", splitting="viking"))
+    assert "splitting 'viking'" in message
     assert "safetensors directory" in message
 
 

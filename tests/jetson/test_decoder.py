@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from starsd_edge.errors import UsageError
+from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.decoder import Piece, Request, decode, fit
@@ -46,8 +47,8 @@ def run(engine: PrefixEngine, wanted: Request, source: DraftSource) -> Plain:
     return Plain.of(decode(engine, letters(), wanted, source, clock=Steps()))
 
 
-def follow(engine: PrefixEngine, wanted: Request) -> Follow:
-    return lambda text: next_token(engine, wanted.sampling, text)
+def follow(engine: PrefixEngine, wanted: Request, eos_ids: Sequence[int] = ()) -> Follow:
+    return lambda text: next_token(engine, wanted.sampling, text, len(wanted.prompt), eos_ids)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -59,6 +60,48 @@ def test_text_does_not_depend_on_drafts(name: str, temperature: float, shape: st
         wanted = request(sampling=SamplingParams(temperature, seed=seed), shape=SHAPES[shape])
         expected = plain_answer(engine, letters(), wanted)
         assert run(engine, wanted, SOURCES[name](follow(engine, wanted))) == expected
+
+
+OPTIONS: dict[str, dict[str, object]] = {
+    "min p": {"min_p": 0.2},
+    "repetition": {"penalties": Penalties(repetition=1.5)},
+    "presence": {"penalties": Penalties(presence=1.0)},
+    "frequency": {"penalties": Penalties(frequency=0.8)},
+    "favoured repetition": {"penalties": Penalties(0.8, -0.5, -0.5)},
+    "bias": {"logit_bias": ((3, 2.0), (7, -float("inf")))},
+    "min tokens": {"min_tokens": 12},
+    "all": {"min_p": 0.1, "penalties": Penalties(1.2, 0.4, 0.3), "logit_bias": ((EOS, 3.0),), "min_tokens": 12},
+}
+REQUESTS: dict[str, dict[str, object]] = {
+    "alone": {},
+    "end of sequence ignored": {"ignore_eos": True},
+    "several stop strings": {"stop": ("ab", "c", "fgh", "m"), "ignore_eos": True},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("changes", REQUESTS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_text_does_not_depend_on_drafts_whatever_the_options(
+    option: str, changes: str, temperature: float, shape: str
+) -> None:
+    sampling = SamplingParams(temperature, seed=5, **OPTIONS[option])  # type: ignore[arg-type]
+    wanted = request(sampling=sampling, shape=SHAPES[shape], prompt=PROMPT[:9], **REQUESTS[changes])
+    for seed, name in enumerate(SOURCES):
+        engine = PrefixEngine(seed, padding=4, vocab_size=28, eos_id=EOS, eos_bonus=2.0)
+        eos_ids = () if wanted.ignore_eos else (EOS,)
+        expected = plain_answer(engine, letters(), wanted)
+        assert run(engine, wanted, SOURCES[name](follow(engine, wanted, eos_ids))) == expected, name
+
+
+def test_right_drafts_are_accepted_whatever_the_options() -> None:
+    for options in OPTIONS.values():
+        engine = PrefixEngine(1)
+        sampling = SamplingParams(0.8, seed=5, **options)  # type: ignore[arg-type]
+        wanted = request(sampling=sampling, max_tokens=41, ignore_eos=True)
+        answer = decode(engine, letters(), wanted, draft_sources.knowing(follow(engine, wanted)), clock=Steps())
+        assert answer.stats.rounds == 8
 
 
 def test_right_drafts_are_accepted_and_counted() -> None:
@@ -201,6 +244,48 @@ def test_drafts_fit_the_largest_pass_of_the_engine() -> None:
     source = draft_sources.knowing(follow(engine, wanted), depth=20)
     assert run(engine, wanted, source) == plain_answer(engine, letters(), wanted)
     assert max(engine.forward_sizes[1:]) == 5
+
+
+@pytest.mark.parametrize("min_tokens", range(8))
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_min_tokens_at_every_place_of_a_block(min_tokens: int, depth: int) -> None:
+    """The model says EOS after 3 tokens and from then on; its second choice counts on."""
+    engine, _ = block_engine(eos_at=None)
+    counting = engine.prefix_logits
+
+    def logits(prefix: Sequence[int]) -> np.ndarray:
+        row = counting(prefix)
+        row[EOS] = 9 if len(prefix) >= len(PROMPT) + 3 else -9
+        return row
+
+    engine.prefix_logits = logits  # type: ignore[method-assign, assignment]
+    wanted = request(sampling=SamplingParams(min_tokens=min_tokens), shape=DraftShape(6, depth))
+    answer = run(engine, wanted, draft_sources.knowing(follow(engine, wanted, [EOS])))
+    assert answer == plain_answer(engine, letters(), wanted)
+    assert (len(answer.token_ids), answer.finish_reason) == (max(3, min_tokens), "stop")
+
+
+def test_stop_string_among_the_first_tokens_is_text() -> None:
+    engine, truth = block_engine(eos_at=None)
+    for min_tokens, text in ((0, "b"), (3, "b"), (4, "bcdefgab"), (10, "bcdefgab"), (11, "bcdefgabcdefgab")):
+        wanted = request(stop=("cde",), sampling=SamplingParams(min_tokens=min_tokens), shape=DraftShape(6, 6))
+        answer = run(engine, wanted, draft_sources.knowing(truth))
+        assert answer == plain_answer(engine, letters(), wanted)
+        assert (answer.text, answer.finish_reason) == (text, "stop")
+
+
+def test_ignored_end_of_sequence_is_a_token_like_any_other() -> None:
+    engine, truth = block_engine(eos_at=len(PROMPT) + 3)
+    wanted = request(max_tokens=8, ignore_eos=True, shape=DraftShape(6, 6))
+    answer = run(engine, wanted, draft_sources.knowing(truth))
+    assert answer == plain_answer(engine, letters(), wanted)
+    assert (answer.token_ids[3], len(answer.token_ids), answer.finish_reason) == (EOS, 8, "length")
+
+
+def test_more_tokens_at_least_than_at_most_are_refused() -> None:
+    with pytest.raises(UsageError, match="at least 41 and at most 40 tokens"):
+        request(sampling=SamplingParams(min_tokens=41))
+    request(sampling=SamplingParams(min_tokens=40))
 
 
 @pytest.mark.parametrize("length", [0, 128, 129, 500])

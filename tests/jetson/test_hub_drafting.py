@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from starsd_edge.protocol.reasons import CLOSED, EMPTY, LATE, SILENT
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -203,6 +204,35 @@ def test_bytes_and_waits_are_reported_once() -> None:
     desk.source.ask(CHAIN)
     draft = desk.source.take()
     assert (draft.origin, draft.bytes_up, draft.bytes_down) == ("none", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "tree", "rounds", "why"),
+    [
+        (0.02, DraftTree.chain([3]), 1, ""),
+        (0.02, DraftTree.empty(), 1, EMPTY),
+        (0.4, DraftTree.chain([3]), 1, LATE),  # still on its way
+        (0.3, DraftTree.chain([3]), 2, LATE),  # it came, for a path that was not taken
+        (NEVER, DraftTree.empty(), 1, LATE),
+        (NEVER, DraftTree.empty(), 20, SILENT),
+    ],
+)
+def test_it_says_why_a_round_has_no_draft_of_the_hub(after_s: float, tree: DraftTree, rounds: int, why: str) -> None:
+    desk = Desk(lambda epoch, text: (after_s if epoch == 1 or after_s == NEVER else NEVER, tree, root_of(text)))
+    for _ in range(rounds):
+        desk.round([1])
+    assert desk.source.why_off == why
+
+
+def test_an_absent_hub_is_given_as_the_reason_and_the_end_of_an_answer_is_none() -> None:
+    desk = Desk(lambda epoch, text: (0.01, DraftTree.chain([1]), root_of(text)))
+    desk.round([1])
+    desk.source.ask(DraftShape(4, 0))
+    desk.source.take()
+    assert desk.source.why_off == ""
+    desk.channel.is_there = lambda: False
+    desk.round([2])
+    assert desk.source.why_off == CLOSED
 
 
 def test_answer_closes_its_session() -> None:

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from starsd_edge.cli.answer_output import TextOutput, printable
+from starsd_edge.speculation.penalties import Penalties
+from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_jetson.decoder import Piece
 from tests.support.command_line import CommandLine
-from tests.support.decoding import Plain, letters, plain_answer, request
+from tests.support.decoding import EOS, Plain, letters, plain_answer, request
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.scripted_hub import Asked, ScriptedHub
@@ -156,6 +158,48 @@ def test_stop_string_and_context(command: RunTarget, engine: PrefixEngine) -> No
     assert (len(record["token_ids"]), record["finish_reason"]) == (5, "length")
 
 
+def test_every_option_reaches_the_sampler(command: RunTarget, engine: PrefixEngine) -> None:
+    options = {
+        "--min-p": ("0.2", {"min_p": 0.2}),
+        "--repetition-penalty": ("1.8", {"penalties": Penalties(repetition=1.8)}),
+        "--presence-penalty": ("-1.5", {"penalties": Penalties(presence=-1.5)}),
+        "--frequency-penalty": ("1.5", {"penalties": Penalties(frequency=1.5)}),
+        "--logit-bias": ("3=5", {"logit_bias": ((3, 5.0),)}),
+    }
+    plain = expected(engine, sampling=SamplingParams(1.0, seed=6)).text
+    for option, (value, changes) in options.items():
+        sampling = SamplingParams(1.0, seed=6, **changes)
+        wanted = expected(engine, sampling=sampling).text
+        ended = command("--prompt", PROMPT, "--max-tokens", 30, "--temperature", 1, "--seed", 6, option, value)
+        assert (ended.code, ended.out) == (0, wanted + "\n"), option
+        assert wanted != plain, option
+
+
+def test_tokens_can_be_forbidden_and_several_favoured(command: RunTarget) -> None:
+    bias = ("--logit-bias", "0=-inf", "--logit-bias", "5=30", "--logit-bias", "6=30")
+    assert set(command.records("--prompt", PROMPT, "--max-tokens", 40, *bias)[0]["text"]) == set("fg")
+
+
+def test_an_answer_of_at_least_so_many_tokens_and_one_that_goes_on(command: RunTarget) -> None:
+    bias = ("--prompt", PROMPT, "--max-tokens", 12, "--logit-bias", f"{EOS}=90")
+    short, longer = command.records(*bias)[0], command.records(*bias, "--min-tokens", 7)[0]
+    assert (len(short["token_ids"]), short["finish_reason"]) == (0, "stop")
+    assert (len(longer["token_ids"]), longer["finish_reason"]) == (7, "stop")
+    on = command.records(*bias, "--ignore-eos")[0]
+    assert (on["token_ids"], on["finish_reason"]) == ([EOS] * 12, "length")
+
+
+def test_json_names_every_option_as_it_was_given(command: RunTarget) -> None:
+    usual = command.records("--prompt", "ab", "--max-tokens", 3)[0]["sampling"]
+    names = ("temperature", "top_k", "top_p", "min_p")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    assert list(usual) == [*names, *penalties, "logit_bias", "min_tokens"]
+    given = dict.fromkeys(usual, 0.5) | {"top_k": 5, "min_tokens": 2, "logit_bias": ["3=-inf"]}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "logit_bias"]
+    bias = ("--logit-bias", "3=-inf")
+    assert command.records("--prompt", "ab", "--max-tokens", 3, *options, *bias)[0]["sampling"] == given
+
+
 # Prompts.
 
 
@@ -209,6 +253,17 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
         (["--prompt", "a", "--seed", "-1"], "seed"),
         (["--prompt", "a", "--seed", str(2**64)], "seed"),
         (["--prompt", "a", "--max-tokens", "0"], "--max-tokens"),
+        (["--prompt", "a", "--min-p", "1.5"], "min-p"),
+        (["--prompt", "a", "--repetition-penalty", "0"], "repetition penalty"),
+        (["--prompt", "a", "--presence-penalty", "3"], "presence penalty"),
+        (["--prompt", "a", "--frequency-penalty", "nan"], "frequency penalty"),
+        (["--prompt", "a", "--min-tokens", "-1"], "--min-tokens"),
+        (["--prompt", "a", "--min-tokens", "9", "--max-tokens", "8"], "lower --min-tokens"),
+        (["--prompt", "a", "--logit-bias", "5"], "ID=VALUE"),
+        (["--prompt", "a", "--logit-bias", "the=1"], "ID=VALUE"),
+        (["--prompt", "a", "--logit-bias", "24=1"], "ids go from 0 to 23"),
+        (["--prompt", "a", "--logit-bias", "5=1000"], "between -100 and 100"),
+        (["--prompt", "a", "--logit-bias", "5=1", "--logit-bias", "5=2"], "two logit biases"),
         (["--prompt", "a", "--context", "129"], "129 tokens is more than the 128"),
         (["--prompt", "a", "--stop", ""], "stop string"),
         (["--prompt", "a", "--draft-nodes", "99"], "at most 15 nodes"),

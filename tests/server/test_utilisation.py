@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_server.utilisation import TimeUse, UseMeter
+from starsd_edge.telemetry.hub_facts import TimeUse
+from starsd_server.utilisation import UseMeter
 
 
 def test_waiting_for_work_is_idle_until_it_comes_and_lag_after() -> None:

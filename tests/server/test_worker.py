@@ -11,9 +11,9 @@ import pytest
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
 from starsd_server.drafters.contract import SessionRefusedError
-from starsd_server.utilisation import TimeUse
 from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 SHAPE = DraftShape(4, 4)

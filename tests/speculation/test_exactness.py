@@ -6,23 +6,27 @@ The engine's logits are a pure function of the prefix, so there is no exception 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.speculation.ngram import NgramIndex
+from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.speculation.verify import Verdict, verify
 from tests.support.prefix_engine import PrefixEngine, PrefixSequence
+from tests.support.reference_sampling import reference_token
 from tests.support.trees import random_tree, tree_of
 
 PROMPT = [3, 1, 4, 1, 5]
 LENGTH = 60
 """Tokens generated after the prompt."""
+EOS = 23
+"""Likely everywhere, so that min tokens has something to put off. Texts go on after it."""
 
 Drafter = Callable[[list[int]], DraftTree]
 """From all tokens so far, the root last, to a tree under it."""
@@ -30,7 +34,8 @@ Drafter = Callable[[list[int]], DraftTree]
 
 def engine() -> PrefixEngine:
     # The last two ids are padding with the highest logits: drafts may hold them, texts may not.
-    return PrefixEngine(5, vocab_size=26, padding=2, max_tree=13, max_context=len(PROMPT) + LENGTH)
+    room = len(PROMPT) + LENGTH
+    return PrefixEngine(5, vocab_size=26, padding=2, max_tree=13, max_context=room, eos_id=EOS, eos_bonus=2.0)
 
 
 @dataclass
@@ -46,13 +51,15 @@ def prefill(model: PrefixEngine, sampler: Sampler) -> tuple[PrefixSequence, list
     positions = np.arange(len(PROMPT))
     step = model.forward(seq, np.array(PROMPT), positions, causal_mask(len(PROMPT)), [len(PROMPT) - 1])
     model.commit(seq, range(len(PROMPT)))
-    return seq, [*PROMPT, sampler.choose(step.logits[0], len(PROMPT)).token]
+    first = sampler.choose(step.logits[0], len(PROMPT)).token
+    sampler.append([first])
+    return seq, [*PROMPT, first]
 
 
 def generate(params: SamplingParams, drafter: Drafter | None = None, rule: Callable[..., Verdict] = verify) -> Run:
     """One-token steps without a drafter, else rounds of verification."""
     model = engine()
-    sampler = Sampler(params, model.tokenizer_size)
+    sampler = Sampler(params, model.tokenizer_size, PROMPT, [EOS])
     seq, tokens = prefill(model, sampler)
     run = Run(tokens)
     while len(tokens) < model.spec.max_context:
@@ -65,9 +72,20 @@ def generate(params: SamplingParams, drafter: Drafter | None = None, rule: Calla
         verdict = rule(tree, step.logits, base_len, sampler.choose)
         model.commit(seq, verdict.rows)
         tokens.extend(verdict.tokens)
+        sampler.append(verdict.tokens)
         run.rounds += 1
     del tokens[model.spec.max_context :]
     return run
+
+
+def by_definition(params: SamplingParams) -> list[int]:
+    """The text by its definition, which shares nothing with `Sampler` but the coins."""
+    model = engine()
+    tokens = list(PROMPT)
+    while len(tokens) < model.spec.max_context:
+        logits = model.prefix_logits(tokens)[: model.tokenizer_size].tolist()
+        tokens.append(reference_token(logits, params, PROMPT, tokens[len(PROMPT) :], [EOS]))
+    return tokens
 
 
 def oracle(truth: list[int], depth: int = 5) -> Drafter:
@@ -167,30 +185,71 @@ def drafters(truth: list[int], seed: int) -> dict[str, Drafter]:
     }
 
 
-SAMPLINGS = [
-    {"temperature": 0.0},
-    {"temperature": 0.7},
-    {"temperature": 1.0},
-    {"temperature": 1.0, "top_k": 4},
-    {"temperature": 0.7, "top_p": 0.8},
-    {"temperature": 1.0, "top_k": 10, "top_p": 0.9},
+PLAIN = [
+    SamplingParams(),
+    SamplingParams(0.7),
+    SamplingParams(1.0),
+    SamplingParams(1.0, top_k=4),
+    SamplingParams(0.7, top_p=0.8),
+    SamplingParams(1.0, top_k=10, top_p=0.9),
 ]
+OPTIONS: list[dict[str, object]] = [
+    {"min_p": 0.3},
+    {"penalties": Penalties(repetition=1.8)},
+    {"penalties": Penalties(repetition=0.7)},
+    {"penalties": Penalties(presence=1.5)},
+    {"penalties": Penalties(frequency=1.0)},
+    {"penalties": Penalties(frequency=-1.0)},
+    {"logit_bias": ((3, 2.5), (9, -100.0), (4, -float("inf")))},
+    {"min_tokens": 25, "logit_bias": ((EOS, 4.0),)},
+    {"penalties": Penalties(1.4, 0.5, 0.3), "logit_bias": ((3, 1.5), (4, -2.0)), "min_tokens": 25, "min_p": 0.05},
+]
+EXTENDED = [
+    SamplingParams(temperature, **options)  # type: ignore[arg-type]
+    for options in OPTIONS
+    for temperature in (0.0, 1.0)
+    if temperature or "min_p" not in options or len(options) > 1
+] + [
+    SamplingParams(0.7, 10, 0.95, min_p=0.1),
+    SamplingParams(0.7, 12, 0.9, penalties=Penalties(1.2, -0.4, 0.6)),
+    SamplingParams(
+        1.5, 20, 0.95, min_p=0.08, penalties=Penalties(1.1, 0.2, 0.2), logit_bias=((1, 3.0),), min_tokens=40
+    ),
+]
+SAMPLINGS = PLAIN + EXTENDED
+
+
+def named(params: SamplingParams) -> str:
+    """What differs from the default."""
+    return str({name: value for name, value in vars(params).items() if value != getattr(SamplingParams(), name)})
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_the_text_does_not_depend_on_the_drafts(sampling: dict[str, float], seed: int) -> None:
-    params = SamplingParams(seed=seed, **sampling)  # type: ignore[arg-type]
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=named)
+def test_the_text_does_not_depend_on_the_drafts(sampling: SamplingParams, seed: int) -> None:
+    params = replace(sampling, seed=seed)
     plain = generate(params)
+    assert plain.tokens == by_definition(params)
     assert len(plain.tokens) == len(PROMPT) + LENGTH
     assert max(plain.tokens) < 24
     for name, drafter in drafters(plain.tokens, seed % 1000).items():
         assert generate(params, drafter).tokens == plain.tokens, name
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_what_the_target_would_say_is_accepted_at_any_temperature(sampling: dict[str, float]) -> None:
-    params = SamplingParams(seed=4, **sampling)  # type: ignore[arg-type]
+@pytest.mark.parametrize("sampling", EXTENDED, ids=named)
+def test_every_option_changes_the_text(sampling: SamplingParams) -> None:
+    """Otherwise nothing would have been shown of it."""
+    for option in ("min_p", "penalties", "logit_bias", "min_tokens"):
+        default = getattr(SamplingParams(), option)
+        if getattr(sampling, option) != default and not (option == "min_p" and sampling.temperature == 0.0):
+            without = replace(sampling, **{option: default})
+            texts = [generate(replace(p, seed=s)).tokens for p in (sampling, without) for s in (0, 1)]
+            assert texts[:2] != texts[2:], option
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=named)
+def test_what_the_target_would_say_is_accepted_however_it_samples(sampling: SamplingParams) -> None:
+    params = replace(sampling, seed=4)
     plain = generate(params)
     drafted = generate(params, oracle(plain.tokens))
     among = generate(params, oracle_among_siblings(plain.tokens, np.random.default_rng(0)))
@@ -198,6 +257,17 @@ def test_what_the_target_would_say_is_accepted_at_any_temperature(sampling: dict
     assert drafted.rounds == -(-(LENGTH - 1) // 6)
     assert among.rounds == -(-(LENGTH - 1) // 5)
     assert generate(params, wrong(plain.tokens)).rounds == plain.rounds == LENGTH - 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_min_tokens_counts_tokens_and_not_rounds(temperature: float) -> None:
+    """The end of sequence comes as soon as it may, in the middle of an accepted block as between blocks."""
+    for min_tokens in range(12, 24):
+        params = SamplingParams(temperature, seed=1, min_tokens=min_tokens, logit_bias=((EOS, 20.0),))
+        plain = generate(params).tokens
+        assert plain.index(EOS) == len(PROMPT) + min_tokens
+        for depth in (1, 4, 11):
+            assert generate(params, oracle(plain, depth)).tokens == plain
 
 
 @pytest.mark.parametrize("max_tokens", [7, 50])
@@ -242,7 +312,7 @@ def accept_the_likeliest(tree, logits, base_len, choose):  # type: ignore[no-unt
 def toss_by_node(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
     """Wrong: the coin of a position counted by nodes, not by depth."""
     rows = iter(range(1, len(logits) + 1))
-    return verify(tree, logits, base_len, lambda row, position: choose(row, base_len + 2 * next(rows) - 1))
+    return verify(tree, logits, base_len, lambda row, position, path: choose(row, base_len + 2 * next(rows) - 1))
 
 
 def sibling_logits(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
@@ -256,3 +326,43 @@ def test_the_suite_catches_a_wrong_rule(rule: Callable[..., Verdict]) -> None:
     truth = generate(params).tokens
     different = {name for name, d in drafters(truth, 1).items() if generate(params, d, rule).tokens != truth}
     assert len(different) >= 5
+
+
+def penalties_per_round(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+    """Wrong: counts as they were at the beginning of the round. Padding is never chosen, so counting it is nothing."""
+    return verify(tree, logits, base_len, lambda row, position, path: choose(row, position, [25] * len(path)))
+
+
+def penalties_per_row(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+    """Wrong: takes the rows of the pass before a node for its ancestors."""
+    rows = tree.tokens.tolist()
+    return verify(tree, logits, base_len, lambda row, position, path: choose(row, position, rows[: len(path)]))
+
+
+def penalties_of_siblings(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+    """Wrong: every token of the tree is present, accepted or not."""
+    logits = logits.copy()
+    logits[:, tree.tokens] -= 1.0
+    return verify(tree, logits, base_len, choose)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", [penalties_per_round, penalties_per_row, penalties_of_siblings])
+def test_the_suite_catches_a_wrong_penalty_rule(rule: Callable[..., Verdict], temperature: float) -> None:
+    for penalties in (Penalties(repetition=1.8), Penalties(presence=1.0), Penalties(frequency=1.0)):
+        params = SamplingParams(temperature, seed=1, penalties=penalties)
+        truth = generate(params).tokens
+        different = {name for name, d in drafters(truth, 1).items() if generate(params, d, rule).tokens != truth}
+        assert different, penalties
+
+
+def test_a_wrong_rule_for_min_tokens_is_caught() -> None:
+    def per_step(tree, logits, base_len, choose):  # type: ignore[no-untyped-def]
+        """Wrong: what holds for the first token of a round holds for all of them."""
+        positions = iter([base_len + 1] * len(logits))
+        return verify(tree, logits, base_len, lambda row, position, path: choose(row, next(positions), path))
+
+    params = SamplingParams(min_tokens=20, logit_bias=((EOS, 20.0),))
+    truth = generate(params).tokens
+    different = {name for name, d in drafters(truth, 1).items() if generate(params, d, per_step).tokens != truth}
+    assert len(different) >= 3, different

@@ -26,16 +26,17 @@ any_logits = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=40)
 temperatures = st.sampled_from([1e-3, 0.3, 0.7, 1.0, 2.5])
 top_ks = st.integers(0, 14)
 top_ps = st.one_of(st.just(1.0), st.floats(0.01, 1.0), st.sampled_from([0.25, 0.5, 0.75]))
+min_ps = st.one_of(st.just(0.0), st.floats(0.0, 1.0), st.sampled_from([0.5, 1.0]))
 seeds = st.integers(0, 2**64 - 1)
 
 
-@given(st.one_of(logits_with_ties, any_logits), temperatures, top_ks, top_ps, seeds, st.integers(0, 10**6))
+@given(st.one_of(logits_with_ties, any_logits), temperatures, top_ks, top_ps, min_ps, seeds, st.integers(0, 10**6))
 def test_agrees_with_the_definition(
-    logits: list[float], temperature: float, top_k: int, top_p: float, seed: int, position: int
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float, seed: int, position: int
 ) -> None:
-    choice = choose(logits, position, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    choice = choose(logits, position, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     assume(choice.margin > NEAR_TIE)
-    probabilities = reference_probabilities(logits, temperature, top_k, top_p)
+    probabilities = reference_probabilities(logits, temperature, top_k, top_p, min_p)
     token, distance = reference_choice(probabilities, coin(seed, 0, position))
     assert choice.token == token
     assert choice.margin <= distance + NEAR_TIE
@@ -86,6 +87,18 @@ def test_top_p_counts_its_share_of_what_top_k_left() -> None:
     assert {choose(logits, p, temperature=1.0, top_k=2, top_p=0.5).token for p in range(200)} == {0}
 
 
+def test_min_p_is_a_fraction_of_the_likeliest() -> None:
+    logits = np.log([0.5, 0.26, 0.14, 0.1])
+    for min_p, expected in ((0.0, {0, 1, 2, 3}), (0.19, {0, 1, 2, 3}), (0.21, {0, 1, 2}), (0.3, {0, 1}), (1.0, {0})):
+        assert {choose(logits, p, temperature=1.0, min_p=min_p).token for p in range(200)} == expected
+
+
+def test_min_p_looks_at_probabilities_after_the_temperature() -> None:
+    logits = np.log([0.5, 0.25, 0.25])
+    assert {choose(logits, p, temperature=0.5, min_p=0.3).token for p in range(100)} == {0}
+    assert {choose(logits, p, temperature=2.0, min_p=0.7).token for p in range(100)} == {0, 1, 2}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_padding_is_never_chosen(temperature: float) -> None:
     logits = [0.0, 1.0, 0.5, 1e9, 1e9]
@@ -132,13 +145,19 @@ def test_same_logits_and_position_give_the_same_choice_whatever_was_chosen_befor
 
 
 @given(
-    st.integers(0, 10**6), st.sampled_from([0.5, 1.0]), st.sampled_from([0, 3, 8]), st.sampled_from([0.6, 0.95, 1.0])
+    st.integers(0, 10**6),
+    st.sampled_from([0.5, 1.0]),
+    st.sampled_from([0, 3, 8]),
+    st.sampled_from([0.6, 0.95, 1.0]),
+    st.sampled_from([0.0, 0.1, 0.5]),
 )
-def test_changes_smaller_than_the_margin_change_nothing(n: int, temperature: float, top_k: int, top_p: float) -> None:
+def test_changes_smaller_than_the_margin_change_nothing(
+    n: int, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
     rng = np.random.default_rng(n)
     logits = rng.standard_normal(12) * 2
     change = 1e-5
-    params = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": n}
+    params = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": n}
     before = choose(logits, **params)
     after = choose(logits + rng.uniform(-change, change, 12), **params)
     # A change of the logits by c moves no cumulative probability by more than c / temperature.
@@ -163,9 +182,25 @@ def test_a_close_cut_makes_a_small_margin_where_it_could_change_the_choice() -> 
     # The first two are nearly equal, and only one is kept.
     assert choose([1.0, 1.0 - 1e-6, -5.0], temperature=1.0, top_k=1).margin < 1e-5
     # Here the cut is as close, but what it moves is too little to reach the coin.
-    close = choose([5.0, 4.0, -9.0, -9.0 - 1e-6], temperature=1.0, top_k=3)
+    close = choose([5.0, 4.0, -9.0, -9.0 - 1e-6], 1, temperature=1.0, top_k=3)
     assert close.token == 0
     assert close.margin > 0.1
+
+
+def test_a_close_cut_of_min_p_makes_a_small_margin_where_it_could_change_the_choice() -> None:
+    uniform = coin(0, 0, 0)  # 0.0115
+    assert uniform < 0.02
+    # Three tokens are just likely enough to stay, or just not: they go together, and the choice with them.
+    for share, chosen in ((0.300001, 0), (0.299999, 3)):
+        choice = choose(np.log([share, share, share, 1.0]), temperature=1.0, min_p=0.3)
+        assert choice.token == chosen
+        assert choice.margin < 1e-5
+    # Of the largest logits a lone one is kept, and others are as good as kept: the coin is of another token then.
+    assert choose([1.0, 1.0, 1.0 + 1e-6], temperature=1.0, min_p=1.0).margin < 1e-5
+    # Here the cut is as close, but the coin is far from all that it moves.
+    far = choose(np.log([1.0, 0.010001, 0.5]), 1, temperature=1.0, min_p=0.01)
+    assert far.token == 0
+    assert far.margin > 0.1
 
 
 @pytest.mark.parametrize(
@@ -178,6 +213,10 @@ def test_a_close_cut_makes_a_small_margin_where_it_could_change_the_choice() -> 
         ({"top_p": 0.0}, "top-p"),
         ({"top_p": 1.01}, "top-p"),
         ({"top_p": float("nan")}, "top-p"),
+        ({"min_p": -0.01}, "min-p"),
+        ({"min_p": 1.01}, "min-p"),
+        ({"min_p": float("nan")}, "min-p"),
+        ({"min_tokens": -1}, "min tokens"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"choice_index": 2**64}, "choice index"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -21,7 +23,7 @@ def one_hot(tokens: list[int]) -> npt.NDArray[np.float32]:
     return np.eye(VOCAB, dtype=np.float32)[tokens]
 
 
-def highest(logits: npt.NDArray[np.float32], position: int) -> Choice:
+def highest(logits: npt.NDArray[np.float32], position: int, path: Sequence[int]) -> Choice:
     return Choice(int(logits.argmax()), float(position))
 
 
@@ -61,7 +63,7 @@ def test_each_coin_is_of_the_position_of_the_token_it_decides() -> None:
 def test_only_visited_nodes_are_chosen_at() -> None:
     visited: list[int] = []
 
-    def choose(logits: npt.NDArray[np.float32], position: int) -> Choice:
+    def choose(logits: npt.NDArray[np.float32], position: int, path: Sequence[int]) -> Choice:
         visited.append(int(logits[0]))
         return Choice(int(logits[1]), 1.0)
 
@@ -69,6 +71,18 @@ def test_only_visited_nodes_are_chosen_at() -> None:
     logits = np.array([[row, token] for row, token in enumerate([3, 2, 0, 0])], dtype=np.float32)
     verify(tree, logits, 0, choose)
     assert visited == [0, 3]
+
+
+def test_each_choice_is_told_its_own_ancestors_and_no_sibling() -> None:
+    paths: list[tuple[int, ...]] = []
+
+    def choose(logits: npt.NDArray[np.float32], position: int, path: Sequence[int]) -> Choice:
+        paths.append(tuple(path))
+        return highest(logits, position, path)
+
+    # Rows: root, 1, 1-1, 3, 3-3, 3-1, 3-1-1.
+    verify(tree_of([[1, 1], [3, 3], [3, 1, 1]]), one_hot([3, 0, 0, 1, 0, 1, 5]), 7, choose)
+    assert paths == [(), (3,), (3, 1), (3, 1, 1)]
 
 
 @given(trees(VOCAB), st.lists(st.integers(0, VOCAB - 1), min_size=40, max_size=40))

@@ -3,22 +3,26 @@
 100,000 verifications for each way of sampling, half of them over a wide tree and half over a chain, both of a bad
 drafter. Chi-square at the level 1e-4, seeds fixed. Its power is computed in the test: were two parts in a hundred of
 all probability moved from the likeliest token to the next, 50,000 draws would show it with a probability above 0.999.
-Three wrong acceptance rules are shown to be caught.
+Three wrong acceptance rules are shown to be caught. With penalties, bias and min tokens the distribution is that of the
+logits processed for each token's own path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from starsd_edge.speculation.sampling import Sampler, SamplingParams
+from starsd_edge.speculation.penalties import Penalties
+from starsd_edge.speculation.sampling import Choice, Sampler, SamplingParams
 from starsd_edge.speculation.tree import DraftTree
 from starsd_edge.speculation.verify import verify
-from tests.support.reference_sampling import reference_probabilities
+from tests.support.reference_sampling import reference_probabilities, reference_processed
 from tests.support.trees import tree_of
 
 DRAWS = 100_000
@@ -44,6 +48,7 @@ SAMPLINGS = [
     {"temperature": 1.0, "top_k": 5},
     {"temperature": 0.5, "top_p": 0.8},
     {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.3},
 ]
 
 
@@ -95,6 +100,73 @@ def test_verified_tokens_follow_the_targets_distribution(sampling: dict[str, flo
     together = [tokens[0] for answers in emitted.values() for tokens in answers]
     assert len(together) == DRAWS
     assert p_value(together, first) > LEVEL
+
+
+PROMPT = [8, 4, 4]
+ANSWER = [1, 3, 3, 9]
+PENALISED = {
+    "repetition": SamplingParams(1.0, penalties=Penalties(repetition=2.0)),
+    "presence": SamplingParams(1.0, penalties=Penalties(presence=1.0)),
+    "frequency": SamplingParams(1.0, penalties=Penalties(frequency=1.0)),
+    "bias": SamplingParams(1.0, logit_bias=((1, -1.5), (2, 1.0), (4, -float("inf")))),
+    "min tokens": SamplingParams(1.0, min_tokens=6),
+    "all": SamplingParams(0.8, 9, 0.95, min_p=0.05, penalties=Penalties(1.3, 0.4, 0.3), logit_bias=((2, 1.0),)),
+}
+EOS_IDS = [4, 9]
+
+
+def after_a_text(
+    params: SamplingParams, draws: int, wrong: Callable[[Sequence[int]], Sequence[int]] = lambda path: path
+) -> list[list[int]]:
+    """What `verify` emits for the wide tree after prompt and answer, for one seed after another."""
+    logits = np.stack([LOGITS, *(NEXT_LOGITS for _ in range(len(WIDE)))])
+    emitted = []
+    for seed in range(draws):
+        sampler = Sampler(replace(params, seed=seed), VOCAB, PROMPT, EOS_IDS)
+        sampler.append(ANSWER)
+        choose = partial(_choose, sampler, wrong)
+        emitted.append(verify(WIDE, logits, len(PROMPT) + len(ANSWER) - 1, choose).tokens)
+    return emitted
+
+
+def _choose(
+    sampler: Sampler,
+    wrong: Callable[[Sequence[int]], Sequence[int]],
+    logits: npt.NDArray[np.float32],
+    position: int,
+    path: Sequence[int],
+) -> Choice:
+    return sampler.choose(logits, position, wrong(path))
+
+
+def p_values(params: SamplingParams, emitted: Sequence[Sequence[int]]) -> dict[int | None, float]:
+    """Of the first tokens (None), and of those that follow each first token, where there are enough."""
+
+    def expected(logits: npt.NDArray[np.float32], answer: Sequence[int]) -> list[float]:
+        processed = reference_processed(logits.tolist(), params, PROMPT, answer, EOS_IDS)
+        return reference_probabilities(processed, params.temperature, params.top_k, params.top_p, params.min_p)
+
+    values: dict[int | None, float] = {None: p_value([tokens[0] for tokens in emitted], expected(LOGITS, ANSWER))}
+    for first in range(VOCAB):
+        followers = [tokens[1] for tokens in emitted if tokens[0] == first and len(tokens) > 1]
+        probabilities = expected(NEXT_LOGITS, [*ANSWER, first])
+        if len(followers) * min(p for p in probabilities if p > 0) > 5:
+            values[first] = p_value(followers, probabilities)
+    return values
+
+
+@pytest.mark.parametrize("option", PENALISED)
+def test_verified_tokens_follow_the_processed_distribution_of_their_own_path(option: str) -> None:
+    values = p_values(PENALISED[option], after_a_text(PENALISED[option], 20_000))
+    assert len(values) >= 4
+    assert all(value > LEVEL for value in values.values()), values
+
+
+@pytest.mark.parametrize("option", ["repetition", "presence", "frequency"])
+def test_penalties_that_forget_the_path_are_caught(option: str) -> None:
+    emitted = after_a_text(PENALISED[option], 20_000, wrong=lambda path: [VOCAB] * len(path))
+    values = p_values(PENALISED[option], emitted)
+    assert sum(value < LEVEL for value in values.values()) >= 3
 
 
 def test_the_trees_are_used_at_all() -> None:

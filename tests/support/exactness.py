@@ -5,6 +5,7 @@ The plain side is written from its definition and shares nothing with the decode
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.runtime.engine import Engine, causal_mask
+from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import Choice, Sampler, SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import Round
@@ -47,6 +49,24 @@ CASES = [
     Case("- salt\n- pepper\n- salt\n- vinegar\n- salt\n-", SamplingParams(0.7, top_p=0.9, seed=5)),
     Case("Once upon a time there was a", SamplingParams(1.0, top_k=50, top_p=0.95, seed=6)),
 ]
+OPTIONS = [
+    Case("one two three four, one two three five, one two three", SamplingParams(penalties=Penalties(repetition=1.2))),
+    Case(
+        "Red, green, blue, red, green, yellow, red, green,",
+        SamplingParams(0.7, seed=7, penalties=Penalties(presence=1.0)),
+    ),
+    Case("- salt\n- pepper\n- salt\n- vinegar\n- salt\n-", SamplingParams(penalties=Penalties(frequency=0.5))),
+    Case("Dear Sir or Madam, dear Sir or", SamplingParams(1.0, seed=8, penalties=Penalties(0.9, -0.3, -0.1))),
+    Case("The capital of France is", SamplingParams(1.0, seed=9, min_p=0.1)),
+    Case("Once upon a time there was a", SamplingParams(0.8, seed=10, logit_bias=((28, -math.inf), (30, 4.0)))),
+    Case(
+        "The hub drafts and the target verifies. The hub drafts and the",
+        SamplingParams(
+            0.8, 50, 0.95, seed=11, min_p=0.02, penalties=Penalties(1.1, 0.3, 0.2), logit_bias=((28, -2.0),)
+        ),
+    ),
+]
+"""What looks at the text, at ids, or at the likeliest token. (No token ends an answer here: min tokens has no case.)"""
 EVEN, ODD = CASES[::2], CASES[1::2]
 """Each half has every temperature; the even half repeats itself, so that n-grams are found."""
 
@@ -55,8 +75,9 @@ def margin_bound(sampling: SamplingParams, logit_error: float) -> float:
     """The margin below which a choice may differ when logits are off by `logit_error`.
 
     For argmax that is stated as such. Errors of e move a cumulative probability F by at most 2 F (1 - F) e / T, which
-    is e / (2 T) where it is largest.
+    is e / (2 T) where it is largest. A repetition penalty scales logits, and their errors with them.
     """
+    logit_error *= max(sampling.penalties.repetition, 1 / sampling.penalties.repetition)
     return logit_error if sampling.temperature == 0.0 else logit_error / (2 * sampling.temperature)
 
 
@@ -120,8 +141,8 @@ class Bench:
 
     def _one_by_one(self, case: Case, forced: tuple[int, ...] | None) -> list[Choice]:
         """The choices along the forced text, or along the choices themselves."""
-        sampler = Sampler(case.sampling, self.tokenizer.size)
         new = self.prompt(case)
+        sampler = Sampler(case.sampling, self.tokenizer.size, new)
         seq = self.engine.open(len(new) + self.length)
         choices: list[Choice] = []
         while len(choices) < self.length:
@@ -130,6 +151,7 @@ class Bench:
             self.engine.commit(seq, range(len(new)))
             choices.append(sampler.choose(step.logits[0], seq.length))
             new = [choices[-1].token if forced is None else forced[len(choices) - 1]]
+            sampler.append(new)
         return choices
 
 

@@ -16,6 +16,7 @@ from starsd_edge.protocol.messages import (
     Open,
     Opened,
     Ready,
+    Report,
     Resync,
     TargetMessage,
     Tensor,
@@ -77,6 +78,11 @@ FROM_TARGET = [
     ),
     Golden("CLOSE", Close(TAG), "9205c410000102030405060708090a0b0c0d0e0f"),
     Golden(
+        "REPORT",
+        Report(120, 100, 15, 340, 9_000_000, 250_000, 4_800_000, 700_000, "late"),
+        "9a0678640fcd0154ce00895440ce0003d090ce00493e00ce000aae60a46c617465",
+    ),
+    Golden(
         "ERROR (from the target)",
         Error("malformed", "too much is wrong", "connection"),
         "9807a96d616c666f726d6564b1746f6f206d7563682069732077726f6e67aa636f6e6e656374696f6ec00000c0",
@@ -85,10 +91,10 @@ FROM_TARGET = [
 FROM_HUB = [
     Golden(
         "WELCOME",
-        Welcome(1, "hub-1", "causal-lm", "fp", "none", 10.0, 16, 31, 8, "a line for the user"),
+        Welcome(1, "hub-1", "causal-lm", "fp", "none", 10.0, 16, 31, 8, "a line for the user", True),
         (
-            "9b0101a56875622d31a963617573616c2d6c6da26670a46e6f6e65cb4024000000000000101f08b3"
-            "61206c696e6520666f72207468652075736572"
+            "9c0101a56875622d31a963617573616c2d6c6da26670a46e6f6e65cb4024000000000000101f08b3"
+            "61206c696e6520666f72207468652075736572c3"
         ),
     ),
     Golden("READY", Ready("causal-lm"), "9202a963617573616c2d6c6d"),

@@ -170,12 +170,12 @@ async def http_get(port: int, path: str, headers: dict[str, str]) -> tuple[int, 
 
 @asynccontextmanager
 async def running_hub(
-    drafters: Sequence[Drafter] = (), settings: HubSettings | None = None, required: bool = False
+    drafters: Sequence[Drafter] = (), settings: HubSettings | None = None, required: bool = False, port: int = 0
 ) -> AsyncIterator[RunningHub]:
-    """A hub on a free loopback port; it drafts by n-grams where nothing else is given or fits."""
+    """A hub on a loopback port (0: a free one); it drafts by n-grams where nothing else is given or fits."""
     fallback = NgramDrafter(max_sessions=64)
     registry = DrafterRegistry(drafters or [fallback], fallback, required)
-    sock: socket.socket = bind("127.0.0.1", 0, has_token=False)
+    sock: socket.socket = bind("127.0.0.1", port, has_token=False)
     hub = Hub(registry, settings or HubSettings(), time.monotonic)
     await hub.start(sock)
     try:

@@ -26,7 +26,7 @@ from starsd_edge.protocol.hub_side import (
     QueueDraft,
     Send,
 )
-from starsd_edge.protocol.messages import Error
+from starsd_edge.protocol.messages import Error, Report
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     Refused,
@@ -295,9 +295,11 @@ class LossyStar:
             self.cut()
 
     def wait(self, seconds: float) -> None:
-        """Time passes for both."""
+        """Time passes for both, and the target reports."""
         self.now += seconds
         self.act(self.hub.expire(self.now))
+        self.target.report(Report(1, 1, 0, 2, 30, 0, 20, 5))
+        self.collect()
 
     def pump(self) -> None:
         """Every frame of the present connection arrives."""

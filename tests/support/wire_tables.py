@@ -15,7 +15,7 @@ from typing import get_args
 import msgspec
 from msgspec import inspect as types
 
-from starsd_edge.protocol import codes, messages
+from starsd_edge.protocol import codes, messages, reasons
 from starsd_edge.protocol.messages import HubMessage, TargetMessage, Tensor
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET, Golden
 
@@ -29,6 +29,7 @@ def page_with_tables(page: str) -> str:
         "golden frames": _golden_frames(),
         "error codes": _codes(),
         "limits": _limits(),
+        "reasons": _reasons(),
     }
     for name, text in blocks.items():
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -148,6 +149,11 @@ def _codes() -> str:
             offence = "yes" if code in codes.OFFENCES else ""
             rows.append(f"| `{code}` | {meaning.rstrip('.')} | {offence} | {codes.CLOSE_CODES.get(code, '')} |")
     return "\n".join(rows)
+
+
+def _reasons() -> str:
+    rows = ["| `why_off` | meaning |", "|---|---|"]
+    return "\n".join([*rows, *(f"| `{reason}` | {meaning} |" for reason, meaning in reasons.MEANINGS.items())])
 
 
 def _limits() -> str:

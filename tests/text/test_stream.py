@@ -25,14 +25,16 @@ families = pytest.mark.parametrize("tokenizer", FAMILIES.values(), ids=FAMILIES.
 unicode_families = pytest.mark.parametrize("tokenizer", UNICODE.values(), ids=UNICODE.keys())
 
 
-def pieces(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str] = ()) -> list[str]:
-    stream = TextStream(tokenizer, stop)
+def pieces(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str] = (), min_tokens: int = 0) -> list[str]:
+    stream = TextStream(tokenizer, stop, min_tokens)
     return [*(stream.push(token) for token in ids), stream.finish()]
 
 
-def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """By the definition: letter by letter, the first stop string completed ends the text, of several the longest."""
-    for end in range(1, len(text) + 1):
+def cut(text: str, stop: Sequence[str], exempt: int = 0) -> tuple[str, bool]:
+    """By the definition: letter by letter, the first stop string completed ends the text, of several the longest; none
+    that ends within the exempt letters.
+    """
+    for end in range(exempt + 1, len(text) + 1):
         completed = [s for s in stop if text[:end].endswith(s)]
         if completed:
             return text[: end - max(map(len, completed))], True
@@ -132,16 +134,34 @@ def test_stop_strings_cut_the_text_wherever_tokens_end(tokenizer: Tokenizer, dat
     assert (out, stream.stopped) == cut(text, stop)
 
 
-@given(st.text("ab", min_size=1, max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
-@settings(max_examples=300)
-def test_overlapping_stop_strings(text: str, stop: list[str]) -> None:
+@given(
+    st.text("ab", min_size=1, max_size=30),
+    st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 12),
+)
+@settings(max_examples=500)
+def test_overlapping_stop_strings(text: str, stop: list[str], min_tokens: int) -> None:
     tokenizer = Tokenizer(_letters(), RULES)
-    stream = TextStream(tokenizer, stop)
+    stream = TextStream(tokenizer, stop, min_tokens)
     out = ""
     for end, token in enumerate(tokenizer.encode(text), 1):
         out += stream.push(token)
-        assert stream.stopped == cut(text[:end], stop)[1]
-    assert out + stream.finish() == cut(text, stop)[0]
+        assert stream.stopped == cut(text[:end], stop, min_tokens)[1]
+    assert out + stream.finish() == cut(text, stop, min_tokens)[0]
+
+
+def test_a_stop_string_that_begins_among_the_first_tokens_may_end_after_them() -> None:
+    tokenizer = Tokenizer(_letters(), RULES)
+    for min_tokens, expected in ((2, ""), (3, "aab"), (5, "aab"), (6, "aabaab")):
+        assert "".join(pieces(tokenizer, tokenizer.encode("aabaab"), ["aab"], min_tokens)) == expected
+
+
+def test_bytes_that_come_with_the_end_belong_to_the_first_tokens_too() -> None:
+    tokenizer = FAMILIES["byte_fallback"]
+    ids = [BYTES[tokenizer][byte] for byte in "中".encode()]
+    assert "".join(pieces(tokenizer, ids, ["中"])) == ""
+    assert "".join(pieces(tokenizer, ids, ["中"], min_tokens=3)) == "中"
+    assert "".join(pieces(tokenizer, ids, ["中"], min_tokens=2)) == ""
 
 
 def _letters() -> tokenizers.Tokenizer:

@@ -1,0 +1,65 @@
+"""What a target tells the hub's monitor of itself: sums over its rounds, at most once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starsd_edge.protocol.messages import Report
+from starsd_edge.protocol.reasons import IDLE
+from starsd_edge.telemetry.rounds import HUB, NONE, Round
+
+REPORT_S = 1.0
+
+
+class Reporter:
+    """Counts rounds and sends reports.
+
+    Args:
+        send: takes a report; must not block.
+        why_off: why the last round used no draft of the hub, one of `reasons`; empty when it did.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, send: Callable[[Report], None], why_off: Callable[[], str], clock: Callable[[], float]) -> None:
+        self._send = send
+        self._why_off = why_off
+        self._clock = clock
+        self._sent_at: float | None = None
+        self._rounds = self._hub_rounds = self._local_rounds = self._tokens = 0
+        self._draft_s = self._plain_s = self._verify_s = self._wait_s = 0.0
+
+    def round(self, done: Round) -> None:
+        """Count a round, and report if it is time."""
+        self._rounds += 1
+        self._verify_s += done.verify_s
+        self._wait_s += done.wait_s
+        if done.origin == NONE:
+            self._plain_s += done.round_s
+        else:
+            self._hub_rounds += done.origin == HUB
+            self._local_rounds += done.origin != HUB
+            self._tokens += done.emitted
+            self._draft_s += done.round_s
+        now = self._clock()
+        if self._sent_at is None or now - self._sent_at >= REPORT_S:
+            self._report(self._why_off(), now)
+
+    def idle(self) -> None:
+        """The answer is over."""
+        self._report(IDLE, self._clock())
+
+    def _report(self, why_off: str, now: float) -> None:
+        self._sent_at = now
+        self._send(
+            Report(
+                rounds=self._rounds,
+                hub_rounds=self._hub_rounds,
+                local_rounds=self._local_rounds,
+                tokens=self._tokens,
+                draft_us=round(self._draft_s * 1e6),
+                plain_us=round(self._plain_s * 1e6),
+                verify_us=round(self._verify_s * 1e6),
+                wait_us=round(self._wait_s * 1e6),
+                why_off=why_off,
+            )
+        )

@@ -1,0 +1,75 @@
+"""`starsd-edge monitor`: a live view of a hub and its targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from starsd_edge.cli.token_file import read_token
+from starsd_edge.errors import UsageError
+
+if TYPE_CHECKING:
+    from starsd_edge.telemetry.monitor.feed_client import FeedClient
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("monitor")(monitor)
+
+
+def monitor(
+    hub: Annotated[str, typer.Argument(help="The hub to watch.")] = "ws://127.0.0.1:8317",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON: one object, or one a second without --once.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="One line a second, as where there is no terminal.")] = False,
+    record: Annotated[
+        Path | None, typer.Option(help="Write what the hub sends to this file.", show_default=False)
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Show a recorded file instead of a hub.", show_default=False)
+    ] = None,
+    speed: Annotated[float, typer.Option(min=0.1, max=1000, help="So many times as fast, with --replay.")] = 1.0,
+) -> None:
+    """Watch a hub: its load, every target's link, drafts and speed, and why drafting is off where it is."""
+    import asyncio
+    import sys
+
+    from starsd_edge.cli.monitor_modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only, run_until_told
+    from starsd_edge.telemetry.monitor.recording import replay as replayed
+
+    if replay is not None and (record is not None or token_file is not None):
+        raise UsageError("--replay shows a file: leave out --record and --token-file")
+    if replay is None:
+        client = _client(hub, token_file)
+        watch = Watch(hub, client.items, record)
+    else:
+        path, sleep = replay, _no_sleep if once else asyncio.sleep
+        watch = Watch(path.name, lambda: replayed(path, speed, sleep), None)
+    if once:
+        run_until_told(once_only(watch, as_json, ONCE_SNAPSHOTS if replay is None else None))
+    elif as_json or plain or not sys.stdout.isatty():
+        run_until_told(lines(watch, as_json))
+    else:
+        run_until_told(on_screen(watch))
+
+
+async def _no_sleep(seconds: float) -> None:
+    """What is shown once is shown at once."""
+
+
+def _client(hub: str, token_file: Path | None) -> FeedClient:
+    import random
+    import time
+
+    from starsd_edge.telemetry.monitor.feed_client import FeedClient
+    from starsd_jetson.backoff import Backoff
+    from starsd_jetson.hub_address import HubAddress
+    from starsd_jetson.hub_endings import describe
+
+    address = HubAddress.parse(hub, None if token_file is None else read_token(token_file))
+    return FeedClient(address.url, address.headers, Backoff(random.random), describe, time.monotonic)

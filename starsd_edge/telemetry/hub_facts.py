@@ -1,0 +1,198 @@
+"""What a hub knows of itself and of its targets, as data.
+
+One form for three readers: `/status` shows it as JSON, `/metrics` for Prometheus, the monitor's feed in snapshots.
+Everything that grows is a sum since the start, so a reader that misses some of it still gets rates right. Fields are
+only ever added, with a default. The ranges bound what a reader takes from a hub that it does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+Total = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Measure = Annotated[float, Meta(ge=0, le=1e12)]
+Label = Annotated[str, Meta(max_length=1024)]
+Levels = Annotated[list[Total], Meta(max_length=1024)]
+
+
+@dataclass(frozen=True)
+class TimeUse:
+    """Seconds since the drafting thread began.
+
+    Attributes:
+        busy_s: inside a drafter.
+        idle_s: nothing to do.
+        lag_s: work waited while no drafter ran.
+    """
+
+    busy_s: Measure = 0.0
+    idle_s: Measure = 0.0
+    lag_s: Measure = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.busy_s + self.idle_s + self.lag_s
+
+
+@dataclass(frozen=True)
+class QueueDepth:
+    """How much waits.
+
+    Attributes:
+        requests: draft requests.
+        rows: true rows not yet fed to a drafter.
+        superseded: requests that were never drafted because a newer one of the same session came, since the start.
+        dropped: requests that were dropped with their session, since the start.
+    """
+
+    requests: Total = 0
+    rows: Total = 0
+    superseded: Total = 0
+    dropped: Total = 0
+
+
+@dataclass(frozen=True)
+class DrafterFacts:
+    """One drafter.
+
+    Attributes:
+        sessions: open now.
+        passes: runs in which it drafted, for one session or several at once.
+        failures: sessions lost to an error of the drafter.
+        failures_in_a_row: since it last did its work.
+        refusals: sessions it did not serve although sound (full, rows it cannot take).
+        last_error: class of the last error.
+    """
+
+    kind: Label
+    fingerprint: Label = ""
+    warm: bool = False
+    failing: bool = False
+    sessions: Total = 0
+    drafts: Total = 0
+    draft_tokens: Total = 0
+    rows: Total = 0
+    failures: Total = 0
+    failures_in_a_row: Total = 0
+    refusals: Total = 0
+    last_error: Label = ""
+    passes: Total = 0
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """What a target last said of itself: the fields of a REPORT."""
+
+    rounds: Total = 0
+    hub_rounds: Total = 0
+    local_rounds: Total = 0
+    tokens: Total = 0
+    draft_us: Total = 0
+    plain_us: Total = 0
+    verify_us: Total = 0
+    wait_us: Total = 0
+    why_off: Label = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of the drafts, as the hub sees it from the rows that follow; see `DraftRecord`.
+
+    Attributes:
+        drafts: trees sent.
+        nodes: their nodes.
+        judged: trees whose continuation is known, empty ones too.
+        accepted: nodes on the paths that came true.
+        level_trials: by level, trees of which it was offered below a path that came true.
+        level_hits: by level, trees of which it came true.
+    """
+
+    drafts: Total = 0
+    nodes: Total = 0
+    judged: Total = 0
+    accepted: Total = 0
+    level_trials: Levels = field(default_factory=list)
+    level_hits: Levels = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """One connected target.
+
+    Attributes:
+        target: the name it gave itself, "" before HELLO.
+        drafter: what it was offered, "" before HELLO.
+        rtt_ms: smoothed round-trip time of the connection as the kernel measures it; None where it does not tell.
+        min_rtt_ms: the least of late.
+        number: of the connection, unique while the hub lives.
+        queue_ms_p50: time of its last drafts in `Q_in`.
+        report: None from a target that has sent none.
+    """
+
+    target: Label
+    address: Label = ""
+    drafter: Label = ""
+    connected_s: Measure = 0.0
+    sessions: Total = 0
+    rtt_ms: Measure | None = None
+    min_rtt_ms: Measure | None = None
+    frames_in: Total = 0
+    frames_out: Total = 0
+    bytes_in: Total = 0
+    bytes_out: Total = 0
+    number: Total = 0
+    queue_ms_p50: Measure = 0.0
+    queue_ms_p99: Measure = 0.0
+    drafted: Judgement = field(default_factory=Judgement)
+    report: TargetReport | None = None
+
+
+@dataclass(frozen=True)
+class DraftTimes:
+    """Of the last drafts: time in `Q_in` and in the drafter (S), milliseconds."""
+
+    drafts: Total = 0
+    queue_ms_p50: Measure = 0.0
+    queue_ms_p99: Measure = 0.0
+    service_ms_p50: Measure = 0.0
+    service_ms_p99: Measure = 0.0
+
+
+@dataclass(frozen=True)
+class HubFacts:
+    """One hub.
+
+    Attributes:
+        ready: every drafter is warm and works.
+        sessions: held, those of `sessions_away` included.
+        sessions_away: whose target has lost its connection and may come back.
+        time: of the drafting thread, since the start.
+        busy_ratio: its share of busy time of late.
+        dropped: frames and drafts not acted on, by reason.
+        auth_failures: connections with no token or a wrong one.
+        turned_away: connections refused because the hub was full.
+        drafted: of all targets, also those that have left.
+    """
+
+    hub_id: Label = ""
+    version: Label = ""
+    uptime_s: Measure = 0.0
+    ready: bool = False
+    drafters: Annotated[list[DrafterFacts], Meta(max_length=64)] = field(default_factory=list)
+    targets: Annotated[list[TargetFacts], Meta(max_length=4096)] = field(default_factory=list)
+    sessions: Total = 0
+    sessions_away: Total = 0
+    queue: QueueDepth = field(default_factory=QueueDepth)
+    time: TimeUse = field(default_factory=TimeUse)
+    busy_ratio: Measure = 0.0
+    draft_times: DraftTimes = field(default_factory=DraftTimes)
+    bytes_up: Total = 0
+    bytes_down: Total = 0
+    dropped: dict[Label, Total] = field(default_factory=dict)
+    auth_failures: Total = 0
+    turned_away: Total = 0
+    drafted: Judgement = field(default_factory=Judgement)

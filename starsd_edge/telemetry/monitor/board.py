@@ -1,0 +1,138 @@
+"""What the monitor shows, as data: a hub, its targets and what happened. Rates and shares are those of late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starsd_edge.telemetry.feed import Event
+
+ON = "on"
+"""State of a target whose last round used the hub's draft."""
+WARMING = "warming"
+FAILING = "failing"
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What drafts were worth, as the hub sees it.
+
+    Attributes:
+        nodes_per_draft: size of the trees.
+        accepted_per_draft: nodes of them that came true; None while none is known.
+        survival: by level, share of trees of which it came true, among those that offered it below a path that came
+            true.
+    """
+
+    nodes_per_draft: float | None = None
+    accepted_per_draft: float | None = None
+    survival: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What a target tells of itself; None where it has said nothing of late or ever.
+
+    Attributes:
+        tokens_per_s: in rounds with a draft.
+        plain_tokens_per_s: in rounds without one.
+        verify_ms: of one round.
+        wait_ms: of one round, for the hub.
+        hub_share: of its rounds, those with a draft of the hub.
+        local_share: those with a draft of its own.
+    """
+
+    tokens_per_s: float | None = None
+    plain_tokens_per_s: float | None = None
+    verify_ms: float | None = None
+    wait_ms: float | None = None
+    hub_share: float | None = None
+    local_share: float | None = None
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    """One connected target.
+
+    Attributes:
+        key: tells connections apart, also those of one name.
+        rtt_history: milliseconds, one for each snapshot, oldest first.
+        state: `ON`, or why its rounds go without the hub.
+    """
+
+    key: str
+    name: str
+    address: str
+    drafter: str
+    connected_s: float
+    sessions: int
+    rtt_ms: float | None
+    min_rtt_ms: float | None
+    rtt_history: tuple[float, ...]
+    queue_ms_p50: float
+    queue_ms_p99: float
+    drafts_per_s: float
+    bytes_up_per_s: float
+    bytes_down_per_s: float
+    acceptance: Acceptance
+    spoken: Spoken
+    state: str
+
+
+@dataclass(frozen=True)
+class DrafterRow:
+    """One drafter of the hub."""
+
+    kind: str
+    state: str
+    sessions: int
+    failures: int
+    last_error: str
+
+
+@dataclass(frozen=True)
+class HubRow:
+    """The hub.
+
+    Attributes:
+        busy, idle, lag: shares of the drafting thread's time.
+        queue_requests, queue_rows: waiting now.
+        batch: drafts of one run of a drafter; None while it made none.
+    """
+
+    hub_id: str = ""
+    version: str = ""
+    uptime_s: float = 0.0
+    ready: bool = False
+    drafters: tuple[DrafterRow, ...] = ()
+    sessions: int = 0
+    sessions_away: int = 0
+    busy: float = 0.0
+    idle: float = 0.0
+    lag: float = 0.0
+    queue_requests: int = 0
+    queue_rows: int = 0
+    batch: float | None = None
+    drafts_per_s: float = 0.0
+    bytes_up_per_s: float = 0.0
+    bytes_down_per_s: float = 0.0
+    queue_ms_p50: float = 0.0
+    queue_ms_p99: float = 0.0
+    draft_ms_p50: float = 0.0
+    draft_ms_p99: float = 0.0
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    auth_failures: int = 0
+    turned_away: int = 0
+
+
+@dataclass(frozen=True)
+class Board:
+    """All of it.
+
+    Attributes:
+        targets: in the order in which the hub names them.
+        events: oldest first.
+    """
+
+    hub: HubRow = field(default_factory=HubRow)
+    targets: tuple[TargetRow, ...] = ()
+    events: tuple[Event, ...] = ()

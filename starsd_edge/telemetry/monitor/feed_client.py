@@ -1,0 +1,194 @@
+"""The monitor's connection to a hub: the feed where it can be had, else `/metrics`; reconnects by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, MAX_SNAPSHOT_BYTES, FeedError, Snapshot, decode_snapshot
+from starsd_edge.telemetry.monitor.metrics_page import read_metrics
+
+_OPEN_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 1.0
+_SILENCE_S = 10.0
+"""A feed sends twice a second; one that is silent for this long is given up."""
+_POLL_S = 1.0
+_POLLS = 30
+"""Of `/metrics`, before the feed is tried again."""
+_NOT_LET_IN = (401, 403)
+_OK = 200
+
+_library_log = logging.getLogger("starsd_edge.monitor.websockets")
+_library_log.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True)
+class Link:
+    """How the monitor is connected.
+
+    Attributes:
+        text: for people.
+        is_live: news come.
+    """
+
+    text: str
+    is_live: bool
+
+
+LIVE = Link("live", is_live=True)
+FALLBACK = Link("/metrics only: the hub gives no feed", is_live=True)
+
+
+class Delays(Protocol):
+    """When to try again."""
+
+    def served(self, seconds: float) -> None:
+        """The hub served for this long before the connection ended."""
+
+    def next_delay_s(self) -> float:
+        """Seconds until the next attempt."""
+
+
+class FeedClient:
+    """Watches one hub.
+
+    Args:
+        url: ws:// or wss://.
+        headers: of the handshake; the token is in one of them.
+        delays: between attempts.
+        describe: what went wrong with a connection, in a few words.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        delays: Delays,
+        describe: Callable[[BaseException], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self._url = url
+        self._headers = dict(headers)
+        self._delays = delays
+        self._describe = describe
+        self._clock = clock
+        self._started_at = clock()
+
+    async def items(self) -> AsyncGenerator[Snapshot | Link, None]:
+        """Snapshots, and a `Link` whenever that changes; endless.
+
+        Raises:
+            FeedError: the hub does not let this monitor in, which trying again would not change.
+        """
+        while True:
+            began = self._clock()
+            try:
+                async with aclosing(self._watch()) as items:
+                    async for item in items:
+                        yield item
+            except (ConnectionClosed, asyncio.TimeoutError, FeedError, OSError, InvalidHandshake) as error:
+                if isinstance(error, _NotLetInError):
+                    raise
+                yield Link(f"no hub: {_reason(error, self._describe)}", is_live=False)
+            self._delays.served(self._clock() - began)
+            await asyncio.sleep(self._delays.next_delay_s())
+
+    async def _watch(self) -> AsyncGenerator[Snapshot | Link, None]:
+        """One connection, from its beginning to its end."""
+        try:
+            connection = await self._open()
+        except InvalidStatus as error:
+            self._check_let_in(error.response.status_code)
+            async with aclosing(self._poll()) as items:
+                async for item in items:
+                    yield item
+            return
+        try:
+            yield LIVE
+            while True:
+                yield decode_snapshot(await asyncio.wait_for(connection.recv(), _SILENCE_S))
+        finally:
+            await self._close(connection)
+
+    async def _open(self) -> ClientConnection:
+        return await connect(
+            self._url,
+            additional_headers=self._headers,
+            subprotocols=[Subprotocol(FEED_SUBPROTOCOL)],
+            proxy=None,  # a proxy in the environment is not meant for the star
+            compression=None,
+            max_size=MAX_SNAPSHOT_BYTES,
+            max_queue=1,  # old snapshots are of no use: better the hub keeps them back
+            open_timeout=_OPEN_TIMEOUT_S,
+            close_timeout=_CLOSE_TIMEOUT_S,
+            logger=_library_log,
+        )
+
+    async def _close(self, connection: ClientConnection) -> None:
+        """A hub that does not take part in it is left anyhow."""
+        try:
+            await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            connection.transport.abort()
+
+    async def _poll(self) -> AsyncGenerator[Snapshot | Link, None]:
+        """What `/metrics` shows, once a second for a while."""
+        for poll in range(_POLLS):
+            page = await asyncio.to_thread(self._get_metrics)
+            if poll == 0:
+                yield FALLBACK
+            yield read_metrics(page, self._clock() - self._started_at)
+            await asyncio.sleep(_POLL_S)
+
+    def _get_metrics(self) -> str:
+        """The page, fetched on a thread."""
+        parts = urlsplit(self._url)
+        host = parts.hostname or ""
+        connection = (
+            http.client.HTTPSConnection(host, parts.port, timeout=_OPEN_TIMEOUT_S, context=ssl.create_default_context())
+            if parts.scheme == "wss"
+            else http.client.HTTPConnection(host, parts.port, timeout=_OPEN_TIMEOUT_S)
+        )
+        try:
+            connection.request("GET", "/metrics", headers=self._headers)
+            response = connection.getresponse()
+            body = response.read(MAX_SNAPSHOT_BYTES)
+        except http.client.HTTPException as error:
+            raise FeedError("what listens there is no hub") from error
+        finally:
+            connection.close()
+        self._check_let_in(response.status)
+        if response.status != _OK:
+            raise FeedError(f"it answers with HTTP {response.status}")
+        return body.decode(errors="replace")
+
+    def _check_let_in(self, status: int) -> None:
+        if status in _NOT_LET_IN:
+            remedy = "check --token-file" if self._headers else "give its token with --token-file"
+            raise _NotLetInError(f"the hub {self._url} does not let this monitor in (HTTP {status}): {remedy}")
+
+
+class _NotLetInError(FeedError):
+    """Trying again would not help."""
+
+
+def _reason(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+    if isinstance(error, FeedError):
+        return str(error)
+    if isinstance(error, ConnectionClosed):
+        return "the connection was lost"
+    if isinstance(error, InvalidHandshake):
+        return "what listens there is no hub"
+    return describe(error)

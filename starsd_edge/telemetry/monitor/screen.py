@@ -1,0 +1,60 @@
+"""The monitor in front of a person: takes in the feed and keys, and draws. It knows no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.console import RenderableType
+
+from starsd_edge.telemetry.feed import Snapshot
+from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.feed_client import Link
+from starsd_edge.telemetry.monitor.formats import Marks
+from starsd_edge.telemetry.monitor.frame import Sight, frame
+from starsd_edge.telemetry.monitor.model import MonitorModel
+from starsd_edge.telemetry.monitor.view import Choice, press
+
+CONNECTING = Link("connecting", is_live=False)
+
+
+@dataclass
+class Screen:
+    """Attributes:
+    title: which hub is watched.
+    size: columns and lines of the terminal, asked before every frame.
+    show: puts a frame on it.
+    """
+
+    title: str
+    marks: Marks
+    size: Callable[[], tuple[int, int]]
+    show: Callable[[RenderableType], None]
+    choice: Choice = field(default_factory=Choice)
+    _model: MonitorModel = field(default_factory=MonitorModel)
+    _newest: Board = field(default_factory=Board)
+    _shown: Board = field(default_factory=Board)
+    _link: Link = CONNECTING
+
+    def take(self, item: Snapshot | Link) -> None:
+        """Something came of the feed. While the picture is held, snapshots are only counted in."""
+        if isinstance(item, Link):
+            self._link = item
+        else:
+            self._newest = self._model.take(item)
+        if not self.choice.paused:
+            self._shown = self._newest
+        self.draw()
+
+    def press(self, key: str) -> None:
+        """A key was pressed."""
+        self.choice = press(self.choice, key, self._shown)
+        if not self.choice.paused:
+            self._shown = self._newest
+        self.draw()
+
+    def draw(self) -> None:
+        """Show how things are, at the size that the terminal has now."""
+        width, height = self.size()
+        sight = Sight(width, height, self.marks, self.title, self._link.text, self._link.is_live)
+        self.show(frame(self._shown, self.choice, sight))

@@ -1,0 +1,160 @@
+"""`starsd-edge monitor` as people and scripts use it: a recording, wrong input, and a real terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from fcntl import ioctl
+from pathlib import Path
+from select import select
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.hub_client import running_hub
+from tests.support.monitor_frames import FEED, board_of, recorded
+
+ROOT = Path(__file__).parents[2]
+PATHS = os.pathsep.join(str(ROOT / place) for place in (".", "export", "server", "jetson"))
+PATIENCE_S = 60
+
+
+def test_once_shows_the_end_of_a_recording(cli: CommandLine) -> None:
+    ended = cli("monitor", "--replay", FEED, "--once")
+    assert (ended.code, ended.err) == (0, "")
+    assert max(map(len, ended.out.splitlines())) <= 80
+    for row in board_of(recorded()).targets:
+        assert row.name[:8] in ended.out
+
+
+def test_once_json_is_one_object_with_everything(cli: CommandLine) -> None:
+    ended = cli("monitor", "--replay", FEED, "--once", "--json")
+    board = json.loads(ended.out)
+    assert ended.out.count("\n") == 1
+    assert {row["name"] for row in board["targets"]} == {row.name for row in board_of(recorded()).targets}
+    assert board["hub"]["acceptance"]["survival"]
+    assert board["events"]
+
+
+def test_lines_come_once_a_second_of_the_hub(cli: CommandLine) -> None:
+    ended = cli("monitor", "--replay", FEED, "--speed", 1000)
+    lines = ended.out.splitlines()
+    seconds = recorded()[-1].facts.uptime_s - recorded()[0].facts.uptime_s
+    assert seconds * 0.6 <= len(lines) <= seconds + 1
+    assert all("busy" in line and "drafts/s" in line for line in lines)
+    objects = cli("monitor", "--replay", FEED, "--speed", 1000, "--json").out.splitlines()
+    assert len([json.loads(line) for line in objects]) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["http://desk:8317"], "not the address of a hub"),
+        (["ws://user:secret@desk:8317"], "must not hold a secret"),
+        (["--replay", "/nowhere/feed.jsonl"], "cannot replay"),
+        (["--replay", __file__], "line 1 of"),
+        (["--replay", str(FEED), "--record", "x"], "leave out --record"),
+        (["--replay", str(FEED), "--speed", "0"], "--speed"),
+        (["--token-file", "/nowhere/token"], "cannot be read"),
+        (["--once", "--record", "/nowhere/feed.jsonl"], "cannot record"),
+        (["ws://127.0.0.1:9", "--once"], "no hub: "),
+        (["ws://no-such-host.invalid:8317", "--once"], "no hub: "),
+    ],
+)
+def test_wrong_input_is_one_clear_line(cli: CommandLine, arguments: list[str], words: str) -> None:
+    assert words in cli.refused("monitor", *arguments)
+
+
+class Terminal:
+    """The command on a pseudo-terminal of 80x24."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.controller, terminal = pty.openpty()
+        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(terminal)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "starsd_edge.cli", "monitor", *arguments],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                "PYTHONPATH": PATHS,
+                "TERM": "xterm-256color",
+                "COLUMNS": "",
+                "LINES": "",
+            },
+            start_new_session=True,
+        )
+        self.terminal = terminal
+        self.shown = ""
+
+    def until(self, wanted: Callable[[str], bool]) -> None:
+        """Read until this is true of all that was shown since the last call."""
+        self.shown = ""
+        end = time.monotonic() + PATIENCE_S
+        while not wanted(self.shown):
+            ready, _, _ = select([self.controller], [], [], max(0.0, end - time.monotonic()))
+            assert ready, self.shown[-3000:]
+            self.shown += os.read(self.controller, 1 << 16).decode(errors="replace")
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.controller, keys)
+
+    def end(self) -> int:
+        """Its exit code; the terminal must be as it was."""
+        try:
+            code = self.process.wait(PATIENCE_S)
+            assert termios.tcgetattr(self.terminal) == self.before
+            return code
+        finally:
+            self.process.kill()
+            os.close(self.controller)
+            os.close(self.terminal)
+
+
+def test_keys_work_on_a_terminal_and_it_is_left_as_it_was() -> None:
+    terminal = Terminal("--replay", str(FEED), "--speed", "1000")
+    terminal.until(lambda shown: "the recording has ended" in shown)
+    terminal.press(b"?")
+    terminal.until(lambda shown: "sort by the next column" in shown)
+    terminal.press(b"?\x1b[B\r")
+    terminal.until(lambda shown: "wait in the queue" in shown)
+    terminal.press(b"q")
+    assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, code: int) -> None:
+    terminal = Terminal("--replay", str(FEED), "--speed", "1000")
+    terminal.until(lambda shown: "the recording has ended" in shown)
+    terminal.process.send_signal(number)
+    assert terminal.end() == code
+
+
+async def test_a_signal_ends_the_lines_without_a_trace() -> None:
+    async with running_hub() as hub:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "starsd_edge.cli",
+            "monitor",
+            hub.url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": PATHS},
+        )
+        assert process.stdout is not None
+        assert b"busy" in await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    assert (process.returncode, errors) == (143, b"live\n")
