@@ -48,6 +48,10 @@ def decode(
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer.")] = 128,
     repeats: Annotated[int, typer.Option(min=1, help="How often all prompts are answered in every way.")] = 1,
     draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None,
+    draft_wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Most seconds to wait for a draft; without it, as long as waiting pays."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of every engine; default: all cores.", show_default=False)
@@ -89,6 +93,7 @@ def decode(
         new_tokens=new_tokens,
         repeats=repeats,
         draft_depth=draft_depth,
+        draft_wait_s=draft_wait,
         device=device,
         threads=threads,
         hub_threads=hub_threads,

@@ -47,6 +47,7 @@ class Plan:
     new_tokens: int
     repeats: int
     draft_depth: int | None
+    draft_wait_s: float | None
     device: str
     threads: int | None
     hub_threads: int | None
@@ -196,7 +197,9 @@ class DecodeBench:
         url = stack.enter_context(hub_process(arguments))
         link = stack.enter_context(bench_modes.hub_link(url, target, shape))
         self._links[name] = link
-        self._add(bench_modes.OurMode(name, target, bench_modes.hub_drafts(link), shape), title)
+        self._add(
+            bench_modes.OurMode(name, target, bench_modes.hub_drafts(link, self._plan.draft_wait_s), shape), title
+        )
 
     def _add_rivals(self, path: Path | None, bundle: Bundle) -> None:
         """Those that are installed and can read the checkpoint; a note for each of the others."""

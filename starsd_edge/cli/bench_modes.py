@@ -83,10 +83,10 @@ def hub_link(url: str, target: Target, shape: DraftShape) -> Iterator[HubLink]:
         yield link
 
 
-def hub_drafts(link: HubLink) -> DraftSource:
-    """Drafts as `run-target --hub` takes them."""
+def hub_drafts(link: HubLink, draft_wait_s: float | None) -> DraftSource:
+    """Drafts as `run-target --hub --draft-wait` takes them."""
     from starsd_jetson.drafting import NgramDrafts
     from starsd_jetson.hub_drafting import HubDrafts
     from starsd_jetson.patience import Patience
 
-    return HubDrafts(link.open_channel, NgramDrafts(), Patience(), time.monotonic)
+    return HubDrafts(link.open_channel, NgramDrafts(), Patience(draft_wait_s), time.monotonic)

@@ -110,8 +110,9 @@ class Sampler:
 
 
 def _highest(logits: npt.NDArray[np.float32], best: int) -> Choice:
-    others = [part.max() for part in (logits[:best], logits[best + 1 :]) if len(part)]
-    return Choice(best, float(logits[best]) - float(max(others)) if others else float("inf"))
+    # argmax takes a third of the time of max, which looks for NaN.
+    others = [float(part[part.argmax()]) for part in (logits[:best], logits[best + 1 :]) if len(part)]
+    return Choice(best, float(logits[best]) - max(others) if others else float("inf"))
 
 
 def _inverse_cdf(candidates: Candidates, uniform: float) -> Choice:
