@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,7 @@ class Star:
             started = time.monotonic()
             with self._view:
                 answers = [self._answer(number, url, started) for number in range(len(plan.prompts))]
-                return list(await asyncio.gather(*answers))
+                return await _all_of(answers)
 
     async def _answer(self, number: int, url: str, started: float) -> TargetResult:
         plan = self._plan
@@ -128,6 +128,17 @@ class Star:
                 result.failure = await process.last_words() or f"ended with exit code {code}"
         self._view.end(number, result)
         return result
+
+
+async def _all_of(answers: Sequence[Coroutine[None, None, TargetResult]]) -> list[TargetResult]:
+    """Their results. However this ends, all of them have ended: `gather` alone leaves when the first one is cancelled."""
+    tasks = [asyncio.ensure_future(answer) for answer in answers]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 class _Child:
