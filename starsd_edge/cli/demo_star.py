@@ -131,7 +131,7 @@ class Star:
 
 
 async def _all_of(answers: Sequence[Coroutine[None, None, TargetResult]]) -> list[TargetResult]:
-    """Their results. However this ends, all of them have ended: `gather` alone leaves when the first one is cancelled."""
+    """Their results. However this ends, all have ended: `gather` alone leaves when the first one is cancelled."""
     tasks = [asyncio.ensure_future(answer) for answer in answers]
     try:
         return list(await asyncio.gather(*tasks))

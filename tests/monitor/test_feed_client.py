@@ -123,11 +123,11 @@ async def test_metrics_tell_the_same_as_the_feed_where_they_tell_it() -> None:
         enough.set()
         await coming
         await until(items, lambda item: isinstance(item, Snapshot) and not item.facts.targets)
-        # A draft in progress may end after its target left: compare once nothing changes between two looks.
+        # A draft in progress may end after its target left: compare once the hub is at rest.
         for _ in range(100):
             facts = hub.hub.facts()
             told = read_metrics((await hub.get("/metrics"))[1], 3.0).facts
-            if hub.hub.facts().drafted == facts.drafted:
+            if told.drafted == facts.drafted:
                 break
             await asyncio.sleep(0.05)
         assert told.drafted == facts.drafted
