@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.telemetry.rounds import Round
@@ -68,6 +70,13 @@ class LinkedTarget:
         self.link.stop()
         assert not self.link._thread.is_alive(), "the link did not end"
 
+    async def __aenter__(self) -> LinkedTarget:
+        return self.__enter__()
+
+    async def __aexit__(self, *exception: object) -> None:
+        # Parting takes both ends, and the hub may live on this very event loop.
+        await asyncio.to_thread(self.__exit__, *exception)
+
     def connect(self) -> None:
         """Wait until the hub has welcomed this target."""
         self.link.wait_for_hub(HUB_IN_S)
@@ -95,6 +104,13 @@ class LinkedTarget:
         """What the answer must be, by its definition."""
         return plain_answer(self.engine, letters([]), wanted or self.wanted)
 
+    def would_say(self, answer: Answer) -> bool:
+        """Whether an answer, whole or cancelled, is what the target says by itself."""
+        if answer.finish_reason != "cancelled":
+            return Plain.of(answer) == self.plain()
+        as_long = replace(self.wanted, max_tokens=max(1, len(answer.token_ids)))
+        return answer.token_ids == self.plain(as_long).token_ids[: len(answer.token_ids)]
+
     def _hello(self, name: str) -> Hello:
         shape = self.wanted.shape
         return Hello(
@@ -112,14 +128,3 @@ class LinkedTarget:
             max_context=self.wanted.context,
             chains_only=shape.branching == 1,
         )
-
-
-def same(answer: Answer, plain: Plain) -> bool:
-    """Whether an answer, whole or cancelled, says what the plain one says."""
-    cut = answer.finish_reason == "cancelled"
-    return answer.token_ids == plain.token_ids[: len(answer.token_ids)] and (cut or Plain.of(answer) == plain)
-
-
-def hub_rounds(rounds: Sequence[Round]) -> int:
-    """How many of these rounds the hub drafted for."""
-    return sum(each.origin == "hub" for each in rounds)
