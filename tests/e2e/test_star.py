@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_export.pipeline import export_bundle
-from tests.support.processes import DEADLINE_S, Hub, Process, running, target
+from tests.support.processes import AHEAD, DEADLINE_S, Hub, Process, running, target
 from tests.support.tiny_llama import write_safetensors
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
 
 PROMPTS = (
     "Write a short story about a lighthouse keeper and a gull.",
@@ -27,8 +28,8 @@ PATIENT = ("--draft-wait", 20)
 """Where hub and targets share two cores, a draft may take long; these tests ask what comes, not when."""
 
 
-def ask(stack: ExitStack, bundle: Bundle, *arguments: object) -> Process:
-    return stack.enter_context(running(target(bundle.path, *arguments)))  # type: ignore[return-value]
+def ask(stack: ExitStack, bundle: Bundle, *arguments: object, stdin: str = "", paced: bool = False) -> Process:
+    return stack.enter_context(running(target(bundle.path, *arguments, stdin=stdin, paced=paced)))
 
 
 def start_hub(stack: ExitStack, *arguments: object, port: int = 0) -> Hub:
@@ -56,6 +57,15 @@ def rest(records: Iterator[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
             return text, record
         text += record["piece"]
     raise AssertionError("the answer did not end")
+
+
+def until(hub: Hub, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The hub's status once this holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition(status := hub.status()):
+        assert time.monotonic() < deadline, status
+        time.sleep(0.05)
+    return status
 
 
 @pytest.fixture(scope="module")
@@ -91,28 +101,38 @@ def test_hub_killed_in_the_middle_of_an_answer_and_restarted(bundle_fp32: Bundle
     with ExitStack() as stack:
         expected = rest(ask(stack, bundle_fp32, *options, "--no-speculation").records())[1]
         hub = start_hub(stack, bundle_int8.path)
-        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub", *PATIENT)
+        # Paced: the answer cannot be over before the second hub has its session.
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub", *PATIENT, paced=True)
         records = process.records()
-        text = pieces(records, 5)
-        before = hub.status()["drafters"][0]["drafts"]
+        text = pieces(records, 8)
+        first = until(hub, lambda status: drafts(status) > 0)
         hub.kill()
         text += pieces(records, 5)
         hub = start_hub(stack, bundle_int8.path, port=hub.port)
+        until(hub, lambda status: status["sessions"] == 1)
         remainder, answer = rest(records)
-        assert before > 0
-        assert text + remainder == expected["text"] == answer["text"]
-        assert answer["token_ids"] == expected["token_ids"]
-        assert hub.status()["drafters"][0]["drafts"] > 0
+        second = hub.status()
         assert process.wait() == 0
-        assert "back after a restart" in process.errors
+    assert text + remainder == expected["text"] == answer["text"]
+    assert answer["token_ids"] == expected["token_ids"]
+    assert "back after a restart" in process.errors
+    # A draft serves one round at most, so more rounds than one hub made drafts had some of the other's.
+    from_hub = answer["figures"]["rounds_by_drafter"]["hub"]
+    assert from_hub > drafts(second)
+    assert from_hub > drafts(first) + AHEAD
+
+
+def drafts(status: dict[str, Any]) -> int:
+    """How many a hub's causal-lm drafter has made."""
+    return next(drafter["drafts"] for drafter in status["drafters"] if drafter["kind"] == "causal-lm")
 
 
 def test_answer_goes_on_while_the_hub_is_stopped(bundle_fp32: Bundle, bundle_int8: Bundle) -> None:
-    options = ("--stream-json", "--prompt", PROMPTS[1], "--max-tokens", 48)
+    options = ("--stream-json", "--prompt", PROMPTS[1], "--max-tokens", 96)
     with ExitStack() as stack:
         expected = rest(ask(stack, bundle_fp32, *options, "--no-speculation").records())[1]
         hub = start_hub(stack, bundle_int8.path)
-        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub")
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub", paced=True)
         records = process.records()
         text = pieces(records, 2)
         hub.send(signal.SIGSTOP)
@@ -133,24 +153,36 @@ def test_sampled_answers_are_the_same_with_and_without_a_hub(bundle_fp32: Bundle
             assert answer["token_ids"] == plain[0]["token_ids"]
 
 
+def test_prompts_on_standard_input_give_the_same_text_with_and_without_speculation(bundle_fp32: Bundle) -> None:
+    prompts = f"{PROMPTS[0]}\n\n{PROMPTS[2]}\n"
+    said = []
+    with ExitStack() as stack:
+        for more in ((), ("--no-speculation",)):
+            process = ask(stack, bundle_fp32, "--prompts", "-", "--max-tokens", 24, *more, stdin=prompts)
+            said.append("\n".join(iter(process.line, None)))
+            assert process.wait() == 0, process.errors
+    assert said[0] == said[1]
+    assert len(said[0]) > 100
+
+
 def test_target_killed_in_the_middle_frees_its_session(bundle_fp32: Bundle, bundle_int8: Bundle) -> None:
     with ExitStack() as stack:
         hub = start_hub(stack, bundle_int8.path, "--resume-grace", 0.2)
         options = ("--stream-json", "--prompt", PROMPTS[0], "--max-tokens", 400)
-        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub")
+        process = ask(stack, bundle_fp32, *options, "--hub", hub.url, "--require-hub", paced=True)
         pieces(process.records(), 3)
-        assert hub.status()["sessions"] == 1
+        until(hub, lambda status: status["sessions"] == 1)
         process.kill()
-        until = time.monotonic() + DEADLINE_S
-        while hub.status()["sessions"] and time.monotonic() < until:
-            time.sleep(0.05)
-        assert hub.status()["sessions"] == 0
-        assert hub.status()["drafters"][0]["sessions"] == 0
+        status = until(hub, lambda status: status["sessions"] == 0 and status["targets"] == [])
+        assert status["drafters"][0]["sessions"] == 0
+
+
+# What needs no real model runs on a tiny one.
 
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle with another tokenizer."""
+    """A tiny model with another tokenizer."""
     root = tmp_path_factory.mktemp("stranger")
     return export_bundle(write_safetensors(root / "checkpoint"), root / "bundle")
 
@@ -178,3 +210,51 @@ def test_mismatched_tokenizer_gets_ngram_drafts_and_is_told_why(
         answers(process)
         assert "drafts with ngram" in process.errors
         assert all(fingerprint in process.errors for fingerprint in prints)
+
+
+BRIEF = ("--prompt", "The hub drafts", "--max-tokens", 16, "--json")
+
+
+@pytest.fixture(scope="module")
+def brief(stranger: Bundle) -> list[int]:
+    """The tiny model's answer to `BRIEF`."""
+    with running(target(stranger.path, *BRIEF, "--no-speculation")) as process:
+        return answers(process)[0]["token_ids"]
+
+
+def write_token(path: Path, token: str) -> Path:
+    path.write_text(f"{token}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_wrong_token_is_one_line_and_costs_the_drafts_only(stranger: Bundle, brief: list[int], tmp_path: Path) -> None:
+    right, wrong = write_token(tmp_path / "right", "open-sesame"), write_token(tmp_path / "wrong", "open-barley")
+    with ExitStack() as stack:
+        hub = start_hub(stack, "--token-file", right)
+        with_wrong = ("--hub", hub.url, "--token-file", wrong)
+        refused = ask(stack, stranger, *BRIEF, *with_wrong, "--require-hub")
+        assert list(refused.records()) == []
+        assert refused.wait() != 0
+        (line,) = refused.errors.splitlines()
+        assert "--token-file" in line
+        alone = ask(stack, stranger, *BRIEF, *with_wrong)
+        assert answers(alone)[0]["token_ids"] == brief
+        assert alone.errors.count("does not let this target in") == 1
+        let_in = ask(stack, stranger, *BRIEF, "--hub", hub.url, "--token-file", right, "--require-hub")
+        assert answers(let_in)[0]["token_ids"] == brief
+        assert "open-" not in refused.errors + alone.errors + let_in.errors + hub.errors
+
+
+def test_unreachable_hub_is_one_line_and_costs_the_drafts_only(stranger: Bundle, brief: list[int]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
+    with ExitStack() as stack:
+        refused = ask(stack, stranger, *BRIEF, "--hub", url, "--require-hub")
+        assert list(refused.records()) == []
+        assert refused.wait() != 0
+        (line,) = refused.errors.splitlines()
+        assert f"{url} cannot be reached" in line
+        alone = ask(stack, stranger, *BRIEF, "--hub", url)
+        assert answers(alone)[0]["token_ids"] == brief
+        assert alone.errors.count("cannot be reached") == 1

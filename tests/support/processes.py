@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starsd_edge.children import end_with_parent
 
@@ -21,27 +23,52 @@ DEADLINE_S = 180.0
 """A hang guard; nothing is decided by how long a thing takes."""
 
 
-class Process:
-    """A `starsd-edge` command whose standard output is read line by line as it comes."""
+AHEAD = 20
+"""Lines that a paced process may at most have written and nobody read."""
 
-    def __init__(self, arguments: Sequence[object]) -> None:
+
+class Process:
+    """A `starsd-edge` command whose standard output is read line by line.
+
+    Args:
+        arguments: of the command.
+        stdin: what it finds on standard input.
+        paced: it stands still when it is `AHEAD` lines ahead of who reads, so that a test can act in the middle of an
+            answer; otherwise it is read as it comes.
+    """
+
+    def __init__(self, arguments: Sequence[object], *, stdin: str = "", paced: bool = False) -> None:
+        ours, theirs = socket.socketpair()
+        if paced:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel makes it the least it allows
+        ours.settimeout(DEADLINE_S)
+        self._out = ours.makefile("r", encoding="utf-8")
+        ours.close()  # `_out` keeps it open
         self._child = subprocess.Popen(
             [sys.executable, "-m", "starsd_edge.cli", *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            stdout=theirs,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             preexec_fn=end_with_parent,
         )
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        theirs.close()
+        assert self._child.stdin is not None
+        with self._child.stdin as pipe:
+            pipe.write(stdin)
         self._errors: list[str] = []
-        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read_out, self._read_err)]
-        for reader in self._readers:
-            reader.start()
+        self._lines: queue.Queue[str | None] | None = None
+        self._error_reader = threading.Thread(target=self._read_err, daemon=True)
+        self._error_reader.start()
+        if not paced:
+            self._lines = queue.Queue()
+            threading.Thread(target=self._read_out, args=(self._lines,), daemon=True).start()
 
     def line(self) -> str | None:
         """The next line of standard output, None at its end."""
+        if self._lines is None:
+            return self._out.readline() or None
         return self._lines.get(timeout=DEADLINE_S)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -61,7 +88,7 @@ class Process:
     def errors(self) -> str:
         """What is on standard error so far; all of it once the process has ended."""
         if self._child.poll() is not None:
-            self._readers[1].join(DEADLINE_S)
+            self._error_reader.join(DEADLINE_S)
         return "".join(self._errors)
 
     def kill(self) -> None:
@@ -69,11 +96,11 @@ class Process:
         self._child.kill()
         self._child.wait(DEADLINE_S)
 
-    def _read_out(self) -> None:
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+    def _read_out(self, lines: queue.Queue[str | None]) -> None:
+        with contextlib.suppress(OSError):  # it ended with something unread
+            for line in self._out:
+                lines.put(line)
+        lines.put(None)
 
     def _read_err(self) -> None:
         assert self._child.stderr is not None
@@ -97,8 +124,11 @@ class Hub(Process):
         return status
 
 
+Kind = TypeVar("Kind", bound=Process)
+
+
 @contextmanager
-def running(process: Process) -> Iterator[Process]:
+def running(process: Kind) -> Iterator[Kind]:
     """Kill it at the end, whatever happened."""
     try:
         yield process
@@ -107,6 +137,6 @@ def running(process: Process) -> Iterator[Process]:
         process.kill()
 
 
-def target(bundle: Path, *arguments: object) -> Process:
+def target(bundle: Path, *arguments: object, stdin: str = "", paced: bool = False) -> Process:
     """A `run-target`."""
-    return Process(["run-target", bundle, "--threads", 1, *arguments])
+    return Process(["run-target", bundle, "--threads", 1, *arguments], stdin=stdin, paced=paced)
