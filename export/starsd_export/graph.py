@@ -65,6 +65,8 @@ def simplify(model: onnx_ir.Model) -> onnx_ir.Model:
         tidy(model)
     simplified: onnx_ir.Model = rewrite(model, pattern_rewrite_rules=[pattern.RewriteRule(_times_reciprocal, _divide)])
     passes.RemoveUnusedNodesPass()(simplified)
+    # The tracer notes the source line of every node, with this machine's paths.
+    passes.ClearMetadataAndDocStringPass()(simplified)
     return simplified
 
 

@@ -63,6 +63,15 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
     assert str(tmp_path) not in (bundle.path / "manifest.json").read_text()
 
 
+def test_a_bundle_tells_nothing_of_the_machine_that_made_it(checkpoint: Path, tmp_path: Path) -> None:
+    export_bundle(checkpoint, tmp_path / "bundle")
+    code = Path(pipeline.__file__).parents[2]
+    for file in (tmp_path / "bundle").iterdir():
+        content = file.read_bytes()
+        assert str(code).encode() not in content, file.name
+        assert str(tmp_path).encode() not in content, file.name
+
+
 def test_the_graph_keeps_its_contract(checkpoint: Path, tmp_path: Path) -> None:
     export_bundle(checkpoint, tmp_path / "bundle")
     model = onnx.load(tmp_path / "bundle" / "model.onnx", load_external_data=False)
