@@ -63,7 +63,7 @@ class HeadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if self.fc_bias:
                 shapes["fc.bias"] = (hidden,)
         else:
-            shapes |= {name: (hidden,) for name in ("hidden_norm.weight", "input_norm.weight", "norm.weight")}
+            shapes |= dict.fromkeys(("hidden_norm.weight", "input_norm.weight", "norm.weight"), (hidden,))
         if self.qkv_bias:
             shapes |= {"q.bias": (queries,), "k.bias": (keys,), "v.bias": (keys,)}
         return shapes

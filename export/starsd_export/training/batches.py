@@ -43,7 +43,9 @@ def shuffled(lengths: Sequence[int], batch_tokens: int, seed: int) -> list[list[
     batches = [
         batch
         for first in range(0, len(order), pool)
-        for batch in _cut(sorted(order[first : first + pool], key=lambda number: lengths[number]), lengths, batch_tokens)
+        for batch in _cut(
+            sorted(order[first : first + pool], key=lambda number: lengths[number]), lengths, batch_tokens
+        )
     ]
     return [batches[i] for i in draw.permutation(len(batches))]
 

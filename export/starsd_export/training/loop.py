@@ -75,7 +75,9 @@ class Trainer:
         directory: where checkpoint and log are kept; a checkpoint that lies there is gone on with.
     """
 
-    def __init__(self, head: TorchHead, lesson: Lesson, store: FeatureStore, plan: TrainingPlan, directory: Path) -> None:
+    def __init__(
+        self, head: TorchHead, lesson: Lesson, store: FeatureStore, plan: TrainingPlan, directory: Path
+    ) -> None:
         self._head = head
         self._lesson = lesson
         self._store = store

@@ -21,16 +21,18 @@ class Node:
     """A guessed token.
 
     Attributes:
-        parent: index of its parent in the order of growth, `ROOT` for none.
-        beam: which of the nodes expanded last it is a child of.
+        index: its place in the order of growth.
+        parent: that of its parent, `ROOT` for none.
     """
 
-    token: int
+    index: int
     parent: int
-    beam: int
+    token: int
     level: int
     score: float
 
+
+_ROOT_NODE = Node(ROOT, ROOT, 0, 0, 0.0)
 
 Expand = Callable[[Sequence[Node]], Sequence[Candidates]]
 """Nodes of one level to the candidates below each of them; called level by level, the likeliest nodes first."""
@@ -46,53 +48,47 @@ def grow_dynamic(shape: DraftShape, width: int, first: Candidates, expand: Expan
     """
     if min(shape.max_nodes, shape.max_depth, shape.branching) < 1:
         return DraftTree.empty()
-    pool: list[Node] = []
-    level = _children([first], [ROOT], [0.0], 1, shape.branching)
-    while level:
-        start = len(pool)
-        pool.extend(level)
-        chosen = sorted(range(start, len(pool)), key=lambda index: _rank(pool, index))[:width]
-        chosen = [index for index in chosen if _still_counts(pool, index, shape.max_nodes)]
-        depth = pool[start].level
-        if not chosen or depth == shape.max_depth:
-            break
-        below = expand([pool[index] for index in chosen])
-        level = _children(below, chosen, [pool[index].score for index in chosen], depth + 1, shape.branching)
-    kept = sorted(range(len(pool)), key=lambda index: _rank(pool, index))[: shape.max_nodes]
-    return _preorder(pool, kept)
+    pool = _children([first], [_ROOT_NODE], shape.branching, 0)
+    level = pool
+    while level and level[0].level < shape.max_depth:
+        parents = [node for node in sorted(level, key=_rank)[:width] if _still_counts(pool, node, shape.max_nodes)]
+        level = _children(expand(parents), parents, shape.branching, len(pool)) if parents else []
+        pool = pool + level
+    return _preorder(sorted(pool, key=_rank)[: shape.max_nodes])
 
 
-def _children(
-    below: Sequence[Candidates], parents: Sequence[int], scores: Sequence[float], level: int, branching: int
-) -> list[Node]:
+def _children(below: Sequence[Candidates], parents: Sequence[Node], branching: int, first_index: int) -> list[Node]:
+    found = [
+        (parent, int(token), min(0.0, float(log_p)))
+        for candidates, parent in zip(below, parents, strict=True)
+        for token, log_p in zip(candidates.tokens[:branching], candidates.scores[:branching], strict=True)
+    ]
     return [
-        Node(int(token), parent, beam, level, score + min(0.0, float(log_p)))
-        for beam, (found, parent, score) in enumerate(zip(below, parents, scores, strict=True))
-        for token, log_p in zip(found.tokens[:branching], found.scores[:branching], strict=True)
+        Node(index, parent.index, token, parent.level + 1, parent.score + log_p)
+        for index, (parent, token, log_p) in enumerate(found, first_index)
     ]
 
 
-def _rank(pool: Sequence[Node], index: int) -> tuple[float, int, int]:
-    return (-pool[index].score, pool[index].level, index)
+def _rank(node: Node) -> tuple[float, int, int]:
+    return (-node.score, node.level, node.index)
 
 
-def _still_counts(pool: Sequence[Node], index: int, max_nodes: int) -> bool:
+def _still_counts(pool: Sequence[Node], parent: Node, max_nodes: int) -> bool:
     """Whether a child of this node, no likelier than itself, can be among the best `max_nodes`."""
-    return sum(node.score >= pool[index].score for node in pool) < max_nodes
+    return sum(node.score >= parent.score for node in pool) < max_nodes
 
 
-def _preorder(pool: Sequence[Node], kept: Sequence[int]) -> DraftTree:
+def _preorder(kept: Sequence[Node]) -> DraftTree:
     """Depth-first, children by falling score. `kept` is in that order and holds every node's ancestors."""
-    children: dict[int, list[int]] = {}
-    for index in kept:
-        children.setdefault(pool[index].parent, []).append(index)
+    children: dict[int, list[Node]] = {}
+    for node in kept:
+        children.setdefault(node.parent, []).append(node)
     tokens: list[int] = []
     parents: list[int] = []
-    waiting = [(index, ROOT) for index in reversed(children.get(ROOT, []))]
+    waiting = [(node, ROOT) for node in reversed(children.get(ROOT, []))]
     while waiting:
-        index, parent = waiting.pop()
-        node = len(tokens)
-        tokens.append(pool[index].token)
+        node, parent = waiting.pop()
+        waiting.extend((child, len(tokens)) for child in reversed(children.get(node.index, [])))
+        tokens.append(node.token)
         parents.append(parent)
-        waiting.extend((child, node) for child in reversed(children.get(index, [])))
     return DraftTree(np.array(tokens, dtype=np.int64), np.array(parents, dtype=np.int32))
