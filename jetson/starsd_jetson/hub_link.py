@@ -22,6 +22,7 @@ from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, R
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     Refused,
+    RequestRefused,
     SessionEnded,
     SessionOpened,
     TargetEvent,
@@ -318,6 +319,9 @@ class HubLink:
             self._read_tcp()
             if event.session in self._channels:
                 self._channels[event.session].on_draft(event)
+        elif isinstance(event, RequestRefused):
+            if event.session in self._channels:
+                self._channels[event.session].on_refused(event.epoch)
         elif isinstance(event, (SessionOpened, SessionEnded)):
             if event.session in self._channels:
                 self._channels[event.session].on_void()
