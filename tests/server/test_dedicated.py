@@ -21,8 +21,9 @@ from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.protocol.messages import TICKET_HEADER, Error, Open, Opened, Welcome
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
-from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
+from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, decode_snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts
+from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson.drafting import NoDrafts
 from starsd_server import dedicated_ports, port_leases
 from starsd_server.binding import bind
@@ -169,6 +170,46 @@ async def test_a_target_for_which_there_is_no_port_goes_alone_until_there_is_one
                 again = await asyncio.to_thread(target.answer, short)
                 assert Plain.of(again) == target.plain(short)
                 assert again.stats.by_origin["hub"] > 0
+
+
+async def test_a_target_that_is_cut_off_in_the_middle_comes_back_at_another_port() -> None:
+    wanted = request(sampling=SamplingParams(0.7, seed=9), max_tokens=200, context=512)
+    rounds: list[Round] = []
+    async with dedicated_hub(4, drafters=[self_drafter()]) as hub:
+        async with LinkedTarget(hub.url, wanted, fallback=NoDrafts(), wait_s=PATIENCE_S) as target:
+            await asyncio.to_thread(target.connect)
+            pace = Pace(stop_at=60)
+            answering = asyncio.ensure_future(
+                asyncio.to_thread(target.answer, None, pace.on_piece, rounds.append),
+            )
+            await pace.standing()
+            (before,) = [each.port for each in facts(hub).targets if each.target]
+            for connection in list(hub.hub._door._at_own_port):
+                connection.transport.abort()
+            await until(lambda: target.link.figures.connections == 2, "the target did not come back")
+            await until(lambda: facts(hub).sessions_away == 0, "its session did not go on")
+            (after,) = [each.port for each in facts(hub).targets if each.target]
+            assert after != before
+            assert facts(hub).sessions == 1
+            already = len(rounds)
+            pace.go()
+            assert Plain.of(await answering) == target.plain()
+        assert any(done.origin == HUB for done in rounds[:already])
+        assert any(done.origin == HUB for done in rounds[already:])
+
+
+async def test_the_monitor_sees_a_target_join_and_leave_once() -> None:
+    async with dedicated_hub() as hub:
+        welcome = await sent_on(hub, target="kitchen")
+        async with at(welcome.port, welcome.ticket) as websocket:
+            await HubClient(websocket).introduce(target="kitchen", dedicated=True)
+        await until_shut(welcome.port)
+        await until(lambda: not facts(hub).targets, "it is still there")
+        watching = connect_to(hub.url, subprotocols=[Subprotocol(FEED_SUBPROTOCOL)])
+        async with watching as monitor:
+            seen = decode_snapshot(await asyncio.wait_for(monitor.recv(), PATIENCE_S))
+        told = [(event.kind, event.target) for event in seen.events if event.kind != "warm"]
+        assert told == [("joined", "kitchen"), ("left", "kitchen")]
 
 
 # Tickets.
