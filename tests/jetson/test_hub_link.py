@@ -430,6 +430,12 @@ def test_what_is_no_hub_is_said(kind: str) -> None:
     assert "cannot be reached" in message
 
 
+def test_hub_without_a_token_that_is_called_by_another_name_is_said() -> None:
+    with ScriptedHub(status=421) as hub:
+        message, _ = refused(hub)
+    assert "it has no token, and without one it answers to a loopback address only" in message
+
+
 def test_listener_that_never_speaks_costs_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_link, "WELCOME_TIMEOUT_S", 0.1)
     with ScriptedHub(on_hello=lambda hello: ()) as hub:

@@ -26,7 +26,7 @@ from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson.drafting import NoDrafts
 from starsd_server import dedicated_ports, port_leases
-from starsd_server.binding import bind
+from starsd_server.binding import bind, listen_beside
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
@@ -293,6 +293,15 @@ async def test_at_a_port_of_its_own_there_is_no_page_and_no_feed() -> None:
 
 
 # Ports.
+
+
+def test_ports_of_their_own_are_at_the_address_of_the_main_one() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with bind("::1", 0, has_token=False) as main, listen_beside(main, free_ports(1)[0]) as own:
+        assert own.getsockname()[0] == "::1"
+        with socket.create_connection(own.getsockname()[:2], timeout=PATIENCE_S):
+            pass
 
 
 async def test_when_every_port_is_taken_a_target_is_told_when_to_come_back() -> None:
