@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEFAULT_PORT_RANGE = "9000-9099"
+
 
 class DrafterKind(str, Enum):
     """Drafters that a hub can be told to use."""
 
     NGRAM = "ngram"
     CAUSAL_LM = "causal-lm"
+
+
+class Isolation(str, Enum):
+    """Where targets are served."""
+
+    SHARED = "shared"
+    DEDICATED = "dedicated"
 
 
 class LogLevel(str, Enum):
@@ -49,6 +58,12 @@ def run_draft(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317,
+    isolation: Annotated[
+        Isolation, typer.Option(help="shared: one port for all targets; dedicated: a port of its own for each.")
+    ] = Isolation.SHARED,
+    port_range: Annotated[
+        str | None, typer.Option(help=f"Ports for --isolation dedicated; default: {DEFAULT_PORT_RANGE}.")
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
     ] = None,
@@ -77,11 +92,24 @@ def run_draft(
     kind = _kind(bundle, drafter)
     token = None if token_file is None else read_token(token_file)
     limits = HubLimits(max_sessions=max_sessions, resume_grace_s=resume_grace)
-    settings = HubSettings(DoorSettings(token=token), limits)
+    own_ports = _own_ports(isolation, port_range)
+    settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
     with bind(host, port, has_token=token is not None) as sock:
         registry = _registry(kind, bundle, require_drafter, max_sessions, threads)
         line = f"listening on {_url(sock.getsockname())} drafter={kind.value}"
+        if own_ports is not None:
+            line += f" ports={own_ports.start}-{own_ports.stop - 1}"
         asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+
+
+def _own_ports(isolation: Isolation, port_range: str | None) -> range | None:
+    from starsd_server.binding import parse_port_range
+
+    if isolation is Isolation.DEDICATED:
+        return parse_port_range(port_range or DEFAULT_PORT_RANGE)
+    if port_range is not None:
+        raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
+    return None
 
 
 def _kind(bundle: str | None, drafter: DrafterKind | None) -> DrafterKind:
