@@ -31,6 +31,11 @@ class TorchHead(nn.Module):  # type: ignore[misc]
         steps = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
         self.register_buffer("frequencies", (spec.rope_theta**-steps / spec.rope_factor).float(), persistent=False)
 
+    def tensor(self, name: str) -> torch.Tensor:
+        """One of its tensors, by our name."""
+        found: torch.Tensor = getattr(self, _attribute(name))
+        return found
+
     def enter(self, embedded: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What attention reads, and what its result is added to.
 

@@ -91,19 +91,24 @@ class Trainer:
         self._schedule = [batch for epoch in range(plan.epochs) for batch in self._epoch(epoch)]
         self._done = self._resume()
 
-    def run(self, report: Callable[[Report], None], progress: Callable[[int, int], None]) -> Report:
+    @property
+    def updates(self) -> int:
+        """Of the whole plan."""
+        return len(self._schedule)
+
+    def run(self, report: Callable[[Report], None], progress: Callable[[int], None]) -> Report:
         """Train to the end of the plan.
 
         Args:
             report: takes what was seen, every `plan.every` updates and at the end.
-            progress: called with updates done and updates in all.
+            progress: called with the number of updates done.
         """
         losses: list[float] = []
         latest = self._look(losses)
         while self._done < len(self._schedule):
             losses.append(self._update(self._schedule[self._done]))
             self._done += 1
-            progress(self._done, len(self._schedule))
+            progress(self._done)
             if self._done % self._plan.every == 0 or self._done == len(self._schedule):
                 latest = self._look(losses)
                 report(latest)
@@ -188,3 +193,9 @@ def _pace(update: int, updates: int, warmup: int) -> float:
         return (update + 1) / warmup
     along = (update - warmup) / max(1, updates - warmup)
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1.0, along)))
+
+
+def read_log(directory: Path) -> list[Report]:
+    """What was seen so far, earlier runs included."""
+    lines = (directory / LOG_NAME).read_text(encoding="ascii").splitlines()
+    return [Report(**json.loads(line)) for line in lines]
