@@ -14,12 +14,15 @@ import secrets
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from starsd_edge.cli.options import as_command
-from starsd_edge.cli.run_target_options import OutputOptions, RunTargetOptions
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.logs import logging_to
+from starsd_edge.cli.run_target_options import RunTargetOptions
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run-target")(as_command(run_target, RunTargetOptions))
+    add_command(app, "run-target", run_target, RunTargetOptions)
 
 
 def run_target(options: RunTargetOptions) -> None:
@@ -39,11 +42,12 @@ def run_target(options: RunTargetOptions) -> None:
     from starsd_edge.runtime.loading import check_device
 
     check_device(options.device)
-    address = hub_address(options)
-    prompts = gather_prompts(options.prompts)
-    sampling = options.sampling.params(seed=secrets.randbits(64))
-    output = _output(options.output, options.hub.name, sampling)
-    with target_setup(options, sampling, address, output.notice) as setup:
+    with logging_to(sys.stderr, options.log), ExitStack() as stack:
+        address = hub_address(options)
+        prompts = gather_prompts(options.prompts)
+        sampling = options.sampling.params(seed=secrets.randbits(64))
+        output = _output(options, sampling, stack)
+        setup = stack.enter_context(target_setup(options, sampling, address, output.notice))
         code = _answer_prompts(setup, prompts, options.prompts.raw, output)
     if code:
         raise typer.Exit(code)
@@ -62,11 +66,20 @@ def _answer_prompts(setup: TargetSetup, prompts: Sequence[str], raw: bool, outpu
         return 128 + signal.SIGPIPE
 
 
-def _output(options: OutputOptions, name: str, sampling: SamplingParams) -> AnswerOutput:
+def _output(options: RunTargetOptions, sampling: SamplingParams, stack: ExitStack) -> AnswerOutput:
+    from starsd_edge.cli.logged_output import LoggedOutput
+
+    if not options.log.is_json:
+        return _answer_output(options, sampling, sys.stderr)
+    nowhere = stack.enter_context(Path(os.devnull).open("w"))  # noqa: SIM115 (the stack closes it)
+    return LoggedOutput(_answer_output(options, sampling, nowhere))
+
+
+def _answer_output(options: RunTargetOptions, sampling: SamplingParams, err: TextIO) -> AnswerOutput:
     from starsd_edge.cli.answer_output import JsonOutput, StreamJsonOutput, TextOutput
 
-    if options.stream_json:
-        return StreamJsonOutput(sys.stdout, sys.stderr, name, sampling)
-    if options.json:
-        return JsonOutput(sys.stdout, sys.stderr, name, sampling)
-    return TextOutput(sys.stdout, sys.stderr, sampling.seed)
+    if options.output.stream_json:
+        return StreamJsonOutput(sys.stdout, err, options.hub.name, sampling)
+    if options.output.json:
+        return JsonOutput(sys.stdout, err, options.hub.name, sampling)
+    return TextOutput(sys.stdout, err, sampling.seed)

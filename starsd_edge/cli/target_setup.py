@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from starsd_jetson.hub_link import HubLink
     from starsd_jetson.reporting import Reporter
     from starsd_jetson.target import Target
+
+log = logging.getLogger(__name__)
 
 _FIRST_CONNECT_S = 1.0
 """A hub that is there answers sooner; one that is not must not hold up the first answer."""
@@ -115,6 +118,7 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
 
     drafts, length = options.drafts, options.length
     bundle = load_bundle(find_bundle(options.bundle))
+    log.debug("loading %s", bundle.manifest.name)
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
     shape = draft_shape(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
     sampling.check_tokens(target.tokenizer.size)
