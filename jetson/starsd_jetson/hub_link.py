@@ -18,9 +18,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, Report
+from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, Report, Welcome
 from starsd_edge.protocol.target_side import (
     DraftArrived,
+    ProbeAnswered,
+    ProbeRefused,
     Refused,
     SessionEnded,
     SessionOpened,
@@ -35,6 +37,7 @@ from starsd_jetson.backoff import Backoff
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_channel import HubChannel
 from starsd_jetson.hub_endings import Ending, HubError, after_http_status, describe, unreachable
+from starsd_jetson.hub_probe import HubProbe
 from starsd_jetson.sockets import tune
 
 _OPEN_TIMEOUT_S = 5.0
@@ -46,6 +49,7 @@ _SEND_TIMEOUT_S = 5.0
 _HEARTBEAT_S = 10.0
 """Between pings, and for the pong: a silent link is noticed after two of them at most."""
 _CLOSE_TIMEOUT_S = 1.0
+_RECENT_LINK_TIMES = 256
 _THREAD_TIMEOUT_S = 2 * _CLOSE_TIMEOUT_S + 1.0
 
 _library_log = logging.getLogger("starsd_jetson.websockets")
@@ -92,7 +96,9 @@ class HubLink:
         self._socket_owner: ClientConnection | None = None
         self._tcp: TcpRtt | None = None
         self._link_times = RttEstimator()
-        self._drafter = ""
+        self._recent_link_s: deque[float] = deque(maxlen=_RECENT_LINK_TIMES)
+        self._probe = HubProbe(self._protocol, self._changed, self._flush)
+        self._welcome: Welcome | None = None
         self._connections = 0
 
     def __enter__(self) -> HubLink:
@@ -140,12 +146,26 @@ class HubLink:
             self._protocol.report(report)
             self._flush()
 
+    def probe(self, payload_bytes: int, want_bytes: int, timeout_s: float) -> ProbeAnswered | None:
+        """Send so many bytes to the hub and have so many sent back; None where it takes no probes, refuses this one or
+        does not answer in time. Blocks; for one thread at a time.
+        """
+        return self._probe.measure(payload_bytes, want_bytes, timeout_s)
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the hub said when it last accepted this target; None before."""
+        with self._changed:
+            return self._welcome
+
     @property
     def figures(self) -> LinkFigures:
         """What the link has seen so far."""
         with self._changed:
             self._read_tcp()
-            return LinkFigures(self._drafter, self._tcp, self._link_times.smoothed_s, self._connections)
+            drafter = "" if self._welcome is None else self._welcome.drafter
+            recent = tuple(self._recent_link_s)
+            return LinkFigures(drafter, self._tcp, self._link_times.smoothed_s, self._connections, recent)
 
     # The decode thread and the link's thread, with the lock held.
 
@@ -300,6 +320,7 @@ class HubLink:
             self._socket_owner = None
             self._protocol.disconnected()
             self._outbox.clear()
+            self._probe.on_void()
             for channel in self._channels.values():
                 channel.on_void()
             if self._welcomed_at is not None:
@@ -314,7 +335,9 @@ class HubLink:
     def _on_event(self, event: TargetEvent) -> str | None:
         """Hand an event to whom it concerns; a line for the user if it is worth one. Called with the lock held."""
         if isinstance(event, DraftArrived):
-            self._link_times.add(max(0, event.round_trip_us - event.hub_us) / 1e6)
+            link_s = max(0, event.round_trip_us - event.hub_us) / 1e6
+            self._link_times.add(link_s)
+            self._recent_link_s.append(link_s)
             self._read_tcp()
             if event.session in self._channels:
                 self._channels[event.session].on_draft(event)
@@ -323,6 +346,8 @@ class HubLink:
                 self._channels[event.session].on_void()
             if isinstance(event, SessionEnded):
                 return f"the hub ended the session: {event.message}; decoding goes on without it"
+        elif isinstance(event, ProbeAnswered | ProbeRefused):
+            self._probe.on_outcome(event)
         elif isinstance(event, Welcomed):
             return self._on_welcome(event)
         elif isinstance(event, Refused):
@@ -335,13 +360,14 @@ class HubLink:
         back = self._connections > 0
         self._welcomed_at = self._clock()
         self._connections += 1
-        self._drafter = event.welcome.drafter
+        self._welcome = event.welcome
+        drafter = event.welcome.drafter
         self._told_away = False
         self._changed.notify_all()
         notice = f" ({event.welcome.notice})" if event.welcome.notice else ""
         if not back:
-            return f"the hub {self._address.url} drafts with {self._drafter}{notice}"
-        return f"the hub is back{' after a restart' if event.restarted else ''} and drafts with {self._drafter}{notice}"
+            return f"the hub {self._address.url} drafts with {drafter}{notice}"
+        return f"the hub is back{' after a restart' if event.restarted else ''} and drafts with {drafter}{notice}"
 
     def _tell(self, ending: Ending) -> None:
         """Say why the hub is away, once until it is back."""

@@ -24,7 +24,7 @@ from websockets.asyncio.server import ServerConnection
 
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send
+from starsd_edge.protocol.hub_side import AnswerProbe, HangUp, HubAction, HubConnection, HubProtocol, Send
 from starsd_edge.protocol.messages import TAG_BYTES
 from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
@@ -167,6 +167,11 @@ class Hub:
                     terms = action.connection.terms
                     self._events.add(REFUSED, "" if terms is None else terms.target, action.reason)
                     peer.hang_up(action.code, action.reason)
+            elif isinstance(action, AnswerProbe):
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    answer = action.connection.answer_probe(action, self._clock(), peer.is_behind)
+                    self._carry_out(answer)
             else:
                 self._queue.put(action)
 

@@ -69,6 +69,11 @@ class Peer:
         address = self._connection.remote_address
         return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether frames wait in `Q_out`."""
+        return not self._waiting.empty()
+
     def send(self, frame: bytes) -> None:
         """Put a frame into `Q_out`; a peer that is too far behind is cut off."""
         self._put(frame)

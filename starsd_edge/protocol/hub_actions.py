@@ -100,6 +100,16 @@ class DropSession:
 
 
 @dataclass(frozen=True)
+class AnswerProbe:
+    """Hand this back to `answer_probe` of its connection at once."""
+
+    connection: HubConnection
+    number: int
+    payload: bytes
+    received_at: float
+
+
+@dataclass(frozen=True)
 class HangUp:
     """Close that connection with this WebSocket close code, after what was sent before."""
 
@@ -108,7 +118,7 @@ class HangUp:
     reason: str
 
 
-HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | HangUp
+HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | AnswerProbe | HangUp
 
 
 @dataclass(frozen=True)

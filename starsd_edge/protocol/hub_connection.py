@@ -17,12 +17,14 @@ from starsd_edge.protocol.codes import (
     MAX_OFFENCES,
     OFFENCES,
     OUT_OF_ORDER,
+    TOO_MANY_PROBES,
     TOO_MANY_SESSIONS,
     UNKNOWN_SESSION,
 )
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord, follow
 from starsd_edge.protocol.hub_actions import (
+    AnswerProbe,
     Feed,
     HangUp,
     HubAction,
@@ -46,11 +48,14 @@ from starsd_edge.protocol.messages import (
     HubMessage,
     Open,
     Opened,
+    Probe,
+    Probed,
     Ready,
     Report,
     Resync,
     TargetMessage,
 )
+from starsd_edge.protocol.probes import PROBE_INTERVAL_S, noise
 from starsd_edge.speculation.tree import DraftShape
 
 MAX_CLOSE_REASON_BYTES = 123
@@ -97,6 +102,7 @@ class HubConnection:
         self._hub = hub
         self._over = False
         self._offences = 0
+        self._probed_at: float | None = None
         self._sessions: dict[int, HubSession] = {}
 
     def receive(self, frame: bytes, now: float) -> list[HubAction]:
@@ -131,6 +137,18 @@ class HubConnection:
         self._hub.counters.count_down(kind_of(message), len(frame))
         return Send(self, frame)
 
+    def answer_probe(self, probe: AnswerProbe, now: float, is_behind: bool) -> list[HubAction]:
+        """PROBED, or a refusal where frames for this target still wait to be sent: one probe is on its way at a time.
+
+        Args:
+            now: as in `receive`.
+            is_behind: whether frames wait.
+        """
+        if is_behind:
+            return self._refuse_probe("the answer to the last is still on its way")
+        hub_us = max(0, round((now - probe.received_at) * 1e6))
+        return [self.send(Probed(probe.number, probe.payload, hub_us))]
+
     def detach(self, session: HubSession) -> None:
         """The session has ended or gone to another connection."""
         self._sessions.pop(session.key, None)
@@ -161,6 +179,8 @@ class HubConnection:
         if isinstance(message, Report):
             self.report = message
             return []
+        if isinstance(message, Probe):
+            return self._probe(message, now)
         if isinstance(message, Extend | DraftRequest):
             epoch = message.epoch if isinstance(message, DraftRequest) else 0
             session = self._session(message.tag)
@@ -173,6 +193,16 @@ class HubConnection:
             except ProtocolError as error:
                 return self._refuse(error, tag=message.tag, epoch=epoch)
         raise AssertionError(f"unhandled {kind_of(message)}")
+
+    def _probe(self, message: Probe, now: float) -> list[HubAction]:
+        if self._probed_at is not None and now - self._probed_at < PROBE_INTERVAL_S:
+            return self._refuse_probe(f"the hub takes one in {PROBE_INTERVAL_S * 1e3:.0f} ms")
+        self._probed_at = now
+        return [AnswerProbe(self, message.number, noise(message.number, message.want_bytes), now)]
+
+    def _refuse_probe(self, why: str) -> list[HubAction]:
+        retry_after_ms = round(PROBE_INTERVAL_S * 1e3)
+        return self._refuse(ProtocolError(TOO_MANY_PROBES, f"too many probes: {why}", retry_after_ms=retry_after_ms))
 
     def _open(self, message: Open, terms: Terms, now: float) -> list[HubAction]:
         if message.resume is not None:
