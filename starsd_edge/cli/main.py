@@ -22,7 +22,7 @@ from starsd_edge.cli.extras import missing_extra
 from starsd_edge.errors import StarsdError
 
 PROGRAM = "starsd-edge"
-COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "monitor", "demo", "bench")
+COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "monitor", "demo", "bench", "doctor")
 
 _TERMINATED = 128 + signal.SIGTERM
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,109 @@
+"""`starsd-edge doctor`: is everything there, and what would a hub be worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starsd_edge.errors import UsageError
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """The options of the command, as they are there described.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+
+    bundles: tuple[str, ...] = ()
+    hub: str | None = None
+    network: str | None = None
+    token_file: Path | None = None
+    port: int | None = None
+    threads: int | None = None
+    acceptance: float | None = None
+    remeasure: bool = False
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.network is not None and (self.hub is not None or self.port is not None):
+            raise UsageError("--network checks the link and nothing else: leave out --hub and --port")
+        if self.network is None and (self.acceptance is not None or self.remeasure):
+            raise UsageError("--acceptance and --remeasure need --network, the address of the hub")
+        if self.network is not None and len(self.bundles) > 1:
+            raise UsageError("--network predicts for one bundle: name one")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    bundles: Annotated[
+        list[str] | None, typer.Argument(metavar="[BUNDLE]...", help="Bundles to check. [default: all in the cache]")
+    ] = None,
+    bundle: Annotated[
+        list[str] | None, typer.Option(metavar="BUNDLE", help="The same, as an option.", show_default=False)
+    ] = None,
+    hub: Annotated[
+        str | None, typer.Option(help="Also see whether this hub lets the bundles in.", show_default=False)
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HUB", help="Check the link to this hub instead, and what it is worth.", show_default=False
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="A hub is to listen on this port: is it free? [default: 8317]", show_default=False),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None,
+    acceptance: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --network: predict for this probability of a guess to be accepted, not for the measured one.",
+            show_default=False,
+        ),
+    ] = None,
+    remeasure: Annotated[
+        bool, typer.Option("--remeasure", help="With --network: time verify passes again instead of using kept times.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.")] = False,
+) -> None:
+    """Check this machine, its bundles and the hub; with --network, the link and what a hub at its end is worth.
+
+    Ends with 0 where nothing failed (notes and warnings do not count), 1 where something did, 2 where it was asked the
+    wrong thing.
+    """
+    options = DoctorOptions(
+        (*(bundles or ()), *(bundle or ())), hub, network, token_file, port, threads, acceptance, remeasure, as_json
+    )
+
+    from starsd_edge.cli.doctor_output import reporting
+
+    with reporting(options.as_json) as progress:
+        if options.network is None:
+            from starsd_edge.cli.doctor_machine import check_all
+
+            report = check_all(options, progress)
+        else:
+            from starsd_edge.cli.doctor_network import check_network
+
+            report = check_network(options, options.network, progress)
+
+    from starsd_edge.cli.doctor_output import show
+
+    show(report, options.as_json)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
