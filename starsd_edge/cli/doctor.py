@@ -45,7 +45,8 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     bundles: Annotated[
-        list[str] | None, typer.Argument(metavar="[BUNDLE]...", help="Bundles to check. [default: all in the cache]")
+        list[str] | None,
+        typer.Argument(metavar="BUNDLE", help="Bundles to check; all in the cache where none is named."),
     ] = None,
     bundle: Annotated[
         list[str] | None, typer.Option(metavar="BUNDLE", help="The same, as an option.", show_default=False)
@@ -64,7 +65,7 @@ def doctor(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="A hub is to listen on this port: is it free? [default: 8317]", show_default=False),
+        typer.Option(help="A hub is to listen on this port, else on 8317: is it free?", show_default=False),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None,
     acceptance: Annotated[

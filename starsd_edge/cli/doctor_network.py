@@ -14,9 +14,9 @@ import numpy as np
 
 from starsd_edge.bench.figures import Figure, label_of
 from starsd_edge.bench.machine import describe_machine, usable_cores
-from starsd_edge.bench.prompts import fit_prompts, read_messages
+from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bench.runs import WARM_UP_TOKENS, run_by_turns
-from starsd_edge.bench.verify_curve import measure_verify
+from starsd_edge.bench.verify_curve import SIZES, measure_verify
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import bundle_names, cache_dir, find_bundle
 from starsd_edge.cli.bench_modes import OurMode, without_end
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from starsd_jetson.target import Target
 
 PROMPTS = 3
-PROMPT_TOKENS = 64
 NEW_TOKENS = 48
 VERIFY_PASSES = 7
 COMMITTED = 128
@@ -139,9 +138,9 @@ class _NetworkChecks:
         return LinkFacts.of(figures.tcp, probes, figures.recent_link_s)
 
     def _prompts(self) -> list[list[int]]:
-        length = min(PROMPT_TOKENS, self.target.context(None) // 2)
-        messages = read_messages(None)[:PROMPTS]
-        return fit_prompts(messages, lambda message: self.target.encode(message, raw=False), length)
+        """The first of the shipped ones, cut where the context is short: what is asked matters little here."""
+        most = self.target.context(None) // 2
+        return [self.target.encode(message, raw=False)[:most] for message in read_messages(None)[:PROMPTS]]
 
     def _curve(self, text: Sequence[int]) -> KeptCurve:
         """The one kept for this bundle on this machine, else a new one."""
@@ -153,9 +152,11 @@ class _NetworkChecks:
         if kept is not None:
             return kept
         self.progress("timing verify passes")
-        committed = min(COMMITTED, self.target.context(None) - 1)
+        context = self.target.context(None)
+        sizes = [rows for rows in SIZES if rows < context]
+        committed = min(COMMITTED, context - max(sizes))
         repeated = np.resize(np.asarray(text), committed + 1).tolist()
-        times = measure_verify(self.target.engine, repeated, committed, VERIFY_PASSES)
+        times = measure_verify(self.target.engine, repeated, committed, VERIFY_PASSES, sizes)
         medians = {rows: float(np.median(seconds)) for rows, seconds in times.items()}
         now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
         stored = StoredCurve(now, committed, VERIFY_PASSES, {str(rows): each for rows, each in medians.items()})
@@ -169,7 +170,7 @@ class _NetworkChecks:
         from starsd_jetson.target import draft_shape
 
         shape = draft_shape(self.target.engine.spec, None, None, None)
-        new_tokens = min(NEW_TOKENS, self.target.context(None) - len(prompts[0]))
+        new_tokens = min(NEW_TOKENS, self.target.context(None) - max(map(len, prompts)))
         source = HubDrafts(self.link.open_channel, NoDrafts(), Patience(DRAFT_WAIT_S), time.monotonic)
         plain, hub = OurMode("plain", self.target, NoDrafts(), shape), OurMode("hub", self.target, source, shape)
         self.progress("waiting for the hub's drafter")

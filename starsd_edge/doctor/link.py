@@ -23,6 +23,8 @@ LONG_PROBE_S = 0.1
 PROBE_TIMEOUT_S = 10.0
 UNSTEADY_S = 0.005
 """Jitter below this disturbs no round."""
+RELAY_S = 0.005
+"""Messages that take longer than twice TCP's round trip by this end beyond TCP's other end."""
 LOSSY = 0.01
 """Share of segments sent again from which on waits for them are felt."""
 
@@ -83,9 +85,14 @@ class LinkFacts:
         return statistics.median(self.small_s)
 
     @property
+    def is_relayed(self) -> bool:
+        """Whether the TCP connection ends at a tunnel or a proxy, and the hub is some way behind."""
+        return self.tcp is not None and bool(self.small_s) and min(self.small_s) > 2 * self.tcp.rtt_s + RELAY_S
+
+    @property
     def rtt_s(self) -> float:
-        """The kernel's round-trip time; the least link time where it tells none."""
-        return self.tcp.rtt_s if self.tcp is not None else min(self.small_s)
+        """The kernel's round-trip time; the least link time where it tells none, or only that to a relay."""
+        return min(self.small_s) if self.tcp is None or self.is_relayed else self.tcp.rtt_s
 
     def transfer_s(self, up_bytes: float, down_bytes: float) -> float:
         """What so many bytes take at the goodput; 0 where that is not known."""
@@ -146,7 +153,7 @@ def _several(measure: Callable[[], float | None], count: int) -> list[float]:
 
 def check_link(facts: LinkFacts) -> Iterator[Finding]:
     """RTT, jitter, goodput and loss."""
-    yield _rtt(facts.tcp)
+    yield _rtt(facts)
     yield _jitter(facts)
     yield _goodput(facts)
     yield _loss(facts.tcp)
@@ -168,10 +175,13 @@ def link_figures(facts: LinkFacts, label: str) -> Iterator[Figure]:
             yield Figure(f"{name}_mb_per_s", rate / 1e6, "MB/s", label)
 
 
-def _rtt(tcp: TcpRtt | None) -> Finding:
-    if tcp is None:
+def _rtt(facts: LinkFacts) -> Finding:
+    if facts.tcp is None:
         return Finding("RTT", Level.NOT_RUN, "this system does not tell TCP round-trip times")
-    text = f"{milliseconds(tcp.rtt_s)}, least {milliseconds(tcp.min_rtt_s)} (TCP, from the kernel)"
+    text = f"{milliseconds(facts.tcp.rtt_s)}, least {milliseconds(facts.tcp.min_rtt_s)} (TCP, from the kernel)"
+    if facts.is_relayed:
+        text += f"; messages take {milliseconds(facts.rtt_s)}, so a tunnel or a proxy lies between: that is what counts"
+        return Finding("RTT", Level.NOTE, text)
     return Finding("RTT", Level.OK, text)
 
 

@@ -35,8 +35,8 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What a short decode in both ways measured, first and last rounds of answers left out: the first waits for the
-    hub's own prefill, and the last has room for few guesses.
+    """What a short decode in both ways measured. Of each answer the rounds up to the first that asked the hub are left
+    out (they wait for its session and its prefill), and the last, which has room for few guesses.
 
     Attributes:
         answers: how many in each way.
@@ -83,7 +83,8 @@ class Trial:
 
 def summarise(plain: Sequence[Run], hub: Sequence[Run]) -> Trial | None:
     """The figures of both ways' answers to the same prompts; None where the hub drafted for none of the rounds."""
-    plain_rounds, hub_rounds = _steady(plain), _steady(hub)
+    plain_rounds = [done for run in plain for done in run.rounds[1:-1]]
+    hub_rounds = [done for run in hub for done in _after_first_asked(run.rounds)[:-1]]
     drafts = [done.draft_s for done in hub_rounds if done.origin == HUB]
     if not drafts or not plain_rounds:
         return None
@@ -107,8 +108,9 @@ def summarise(plain: Sequence[Run], hub: Sequence[Run]) -> Trial | None:
     )
 
 
-def _steady(runs: Sequence[Run]) -> list[Round]:
-    return [done for run in runs for done in run.rounds[1:-1]]
+def _after_first_asked(rounds: Sequence[Round]) -> Sequence[Round]:
+    asked = (index for index, done in enumerate(rounds) if done.bytes_up)
+    return rounds[next(asked, len(rounds)) + 1 :]
 
 
 def _tokens_per_s(rounds: Sequence[Round]) -> float:
