@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,14 @@ from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find
 from starsd_edge.cli.doctor import DoctorOptions
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.token_file import read_token
-from starsd_edge.doctor.bundle import check_extra_files, check_files, check_inference, check_memory, run_inference
+from starsd_edge.doctor.bundle import (
+    bundle_bytes,
+    check_extra_files,
+    check_files,
+    check_inference,
+    check_memory,
+    run_inference,
+)
 from starsd_edge.doctor.cache_files import check_cache, read_cache
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.gather import available_memory, gather_machine, gather_software
@@ -43,17 +50,10 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     Raises:
         UsageError: the hub's address is none.
     """
-    check_hub_address(options.hub)
+    if options.hub is not None:
+        hub_address(options.hub, None)  # a wrong one is known before anything is looked at
     names = [*options.bundles] or bundle_names()
     return Report([*_check_machine(options, progress), *_check_bundles(names, options, progress)])
-
-
-def check_hub_address(url: str | None) -> None:
-    """Raises UsageError unless it is an address of a hub, or None."""
-    from starsd_jetson.hub_address import HubAddress
-
-    if url is not None:
-        HubAddress.parse(url)
 
 
 def _check_machine(options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
@@ -101,23 +101,33 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, progress: Progr
     asked = False
     for name in names:
         progress(f"the bundle {name}")
-        try:
-            bundle = load_bundle(find_bundle(name))
-        except StarsdError as error:
-            yield Finding("bundle", Level.FAILURE, str(error))
-            continue
-        yield check_files(bundle)
-        yield from check_extra_files(bundle)
-        yield check_memory(bundle, available_memory())
-        target, finding = _run_engine(bundle, options.threads)
-        yield finding
-        if target is not None and options.hub is not None:
-            asked = True
-            yield from _check_hub(options, target)
+        asked = (yield from _check_bundle(name, options)) or asked
     if options.hub is None:
         yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
     elif not asked:
         yield from _check_hub(options, None)
+
+
+def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None, bool]:
+    """Returns whether the hub was asked about it. Its engine is gone before the next bundle's comes."""
+    try:
+        bundle = load_bundle(find_bundle(name))
+    except StarsdError as error:
+        yield Finding("bundle", Level.FAILURE, str(error))
+        return False
+    yield check_files(bundle)
+    yield from check_extra_files(bundle)
+    available = available_memory()
+    yield check_memory(bundle, available)
+    if bundle_bytes(bundle) > available:
+        yield Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{bundle.path.name}: it does not fit into the free memory")
+        return False
+    target, finding = _run_engine(bundle, options.threads)
+    yield finding
+    if target is None or options.hub is None:
+        return False
+    yield from _check_hub(options, target)
+    return True
 
 
 def _run_engine(bundle: Bundle, threads: int | None) -> tuple[Target | None, Finding]:

@@ -26,7 +26,7 @@ class StoredCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committed: int
     """Tokens in the KV while it was measured."""
     passes: int
-    """Of which each time is the median."""
+    """Of each size."""
     seconds: dict[str, Seconds]
     """By the number of rows."""
 

@@ -24,7 +24,15 @@ WORTH_IT = 1.05
 """Gains and losses nearer to 1 than this are no more than the noise of such a short decode."""
 FAR_OFF = 0.25
 """Difference of the measured gain from the predicted one that says that something else is at work."""
+LEAST_DRAFT_S = 1e-6
+"""What a hub can tell: it counts microseconds."""
+SMALL_SHARE = 0.1
+"""Of a round: where nothing that drafting adds takes more than this, only better guesses help."""
+ACCEPTANCE = "acceptance"
+MANY_TARGETS = 256
+"""As many as a hub takes."""
 _REMEDIES = {
+    ACCEPTANCE: "a draft model that guesses better: run-draft with a bundle of the same tokenizer",
     law.DRAFTER: "a smaller draft model, or a faster machine for the hub",
     law.RTT: "a hub nearer by: a cable instead of a radio link, the same network instead of a distant one",
     law.BANDWIDTH: "a faster link",
@@ -97,7 +105,7 @@ def summarise(plain: Sequence[Run], hub: Sequence[Run]) -> Trial | None:
         rounds=len(hub_rounds),
         drafted=[done.drafted for done in hub_rounds],
         tokens_per_round=stats.tokens_per_round,
-        draft_s=statistics.median(drafts),
+        draft_s=max(statistics.median(drafts), LEAST_DRAFT_S),
         plain_verify_s=statistics.median(done.verify_s for done in plain_rounds),
         own_s=statistics.median(done.round_s - done.verify_s for done in plain_rounds),
         bytes_up=stats.bytes_up_per_round,
@@ -152,8 +160,9 @@ class Prediction:
 
     @property
     def limit(self) -> tuple[str, float]:
-        """What holds the gain back most, and its seconds in each round."""
-        return law.limit(self.cost, self.plain_verify_s)
+        """What holds the gain back most, and its seconds in each round; `ACCEPTANCE` where all that is small."""
+        name, seconds = law.limit(self.cost, self.plain_verify_s)
+        return (ACCEPTANCE if seconds < SMALL_SHARE * self.cost.total_s else name), seconds
 
 
 def predict(trial: Trial, curve: VerifyCurve, link: LinkFacts, acceptance: float | None = None) -> Prediction:
@@ -216,12 +225,24 @@ def check_prediction(prediction: Prediction, trial: Trial) -> Iterator[Finding]:
     yield Finding("gain", *_judged(prediction.gain, text, _REMEDIES[limiting]))
     yield _measured(prediction, trial)
     yield _break_even(prediction)
-    share = seconds / cost.total_s
-    yield Finding("limit", Level.OK, f"the {limiting}: {milliseconds(seconds)} of a round, {share:.0%} of it")
+    yield Finding("limit", Level.OK, _limit(prediction, limiting, seconds))
     most = law.most_targets(prediction.tokens, cost.draft_s, prediction.plain_s)
     enough = law.targets_without_idling(cost.draft_s, cost.return_s)
-    text = f"{enough} like this one keep the hub busy without a pause; up to {most} are no slower than plain decoding"
+    text = (
+        f"{_count(enough)} like this one keep the hub always busy; up to {_count(most)} are no slower than plain ones"
+    )
     yield Finding("targets", Level.OK, text)
+
+
+def _limit(prediction: Prediction, limiting: str, seconds: float) -> str:
+    if limiting == ACCEPTANCE:
+        return f"the acceptance: {prediction.tokens:.2f} tokens in a round are most of what there is to gain"
+    share = seconds / prediction.cost.total_s
+    return f"the {limiting}: {milliseconds(seconds)} of a round, {share:.0%} of it"
+
+
+def _count(targets: int) -> str:
+    return str(targets) if targets <= MANY_TARGETS else f"more than {MANY_TARGETS}"
 
 
 def _judged(gain: float, text: str, remedy: str) -> tuple[Level, str, str]:

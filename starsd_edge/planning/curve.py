@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,15 @@ class VerifyCurve:
     def __post_init__(self) -> None:
         if 1 not in self.seconds or min(self.seconds.values()) <= 0 or min(self.seconds) < 1:
             raise ValueError(f"no verify curve: {dict(self.seconds)}")
+
+    @classmethod
+    def through(cls, passes: Mapping[int, Sequence[float]]) -> VerifyCurve:
+        """From the times of several passes of each T: the least of each, because other work only adds to them, and none
+        below that of a smaller T.
+        """
+        sizes = sorted(passes)
+        least = accumulate((min(passes[rows]) for rows in sizes), max)
+        return cls(dict(zip(sizes, least, strict=True)))
 
     def at(self, rows: float) -> float:
         """Seconds of a pass over this many rows: on the line between its neighbours, or on the last one drawn on."""

@@ -17,7 +17,7 @@ _DIGITS = 9
 DRAFTER = "drafter"
 RTT = "RTT"
 BANDWIDTH = "bandwidth"
-VERIFY = "verify"
+VERIFY = "verify pass"
 OVERHEAD = "overhead"
 
 

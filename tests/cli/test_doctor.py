@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from starsd_edge.cli import doctor_network
+from starsd_edge.cli import doctor_machine, doctor_network
 from starsd_edge.doctor import gather
 from starsd_edge.errors import EngineError
 from starsd_edge.runtime.engine import Step
@@ -145,6 +145,14 @@ def test_an_engine_that_does_not_open(
     doctor.add_bundle()
     found = doctor.checks()["engine cpu"]
     assert (found["level"], words in found["finding"]) == (level, True)
+
+
+def test_a_bundle_that_does_not_fit_into_memory_is_not_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "available_memory", lambda: 10)
+    doctor.add_bundle()
+    found = doctor.checks()
+    assert found["memory"]["level"] == "warning"
+    assert (found["engine cpu"]["level"], "does not fit" in found["engine cpu"]["finding"]) == ("not-run", True)
 
 
 def test_two_onnxruntimes_fail_with_the_command_that_mends_it(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

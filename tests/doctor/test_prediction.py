@@ -109,7 +109,7 @@ def test_a_hub_that_is_worth_it() -> None:
     assert "1.88 times plain: 72.2 tokens/s with the hub, 38.5 without" in found["measured"].finding
     assert found["break-even"].finding == "up to an RTT of 37 ms the hub is a gain; now it is 2.00 ms"
     assert found["limit"].finding.startswith("the drafter: 12 ms of a round, 24% of it")
-    assert "5 like this one keep the hub busy" in found["targets"].finding
+    assert "5 like this one keep the hub always busy" in found["targets"].finding
     assert "up to 7 are no slower" in found["targets"].finding
 
 
@@ -135,11 +135,28 @@ def test_a_drafter_too_slow_for_any_link() -> None:
     assert "draft model" in found["gain"].remedy
 
 
+def test_where_all_else_is_small_the_guesses_limit() -> None:
+    flat = VerifyCurve({1: 1.0, 5: 1.01})
+    near = LinkFacts(TcpRtt(0.0001, 0.0001), [0.0002], of_drafts=False)
+    trial = a_trial(draft_s=0.0001, tokens_per_round=1.02)
+    found = findings(predict(trial, flat, near), trial)
+    assert found["limit"].finding.startswith("the acceptance: 1.02 tokens in a round")
+    assert "run-draft with a bundle" in found["gain"].remedy
+    assert "more than 256 like this one" in found["targets"].finding
+
+
 def test_a_measured_gain_far_from_the_predicted_one_is_told() -> None:
     trial = a_trial(hub_per_s=20.0)
     assert findings(predict(trial, CURVE, LINK), trial)["measured"].level is Level.WARNING
     assumed = predict(trial, CURVE, LINK, acceptance=0.9)
     assert findings(assumed, trial)["measured"].level is Level.OK, "an assumption is not borne out by anything"
+
+
+def test_a_draft_too_short_to_be_timed_is_no_division_by_nothing() -> None:
+    at_once = replace(DRAFTED, draft_s=0.0)
+    trial = summarise([a_run(*[PLAIN] * 5)], [a_run(FIRST, *[at_once] * 4)])
+    assert trial is not None
+    assert findings(predict(trial, CURVE, LINK), trial)["gain"].level is Level.OK
 
 
 def test_another_text_is_a_failure() -> None:

@@ -21,6 +21,11 @@ def test_ratios_are_to_a_pass_over_one_row() -> None:
     assert VerifyCurve({1: 0.5}).ratio(8) == 1
 
 
+def test_noise_only_adds_to_what_passes_take() -> None:
+    curve = VerifyCurve.through({5: [0.9, 0.030, 0.031], 1: [0.020, 0.5], 2: [0.019, 0.019]})
+    assert curve.seconds == {1: 0.020, 2: 0.020, 5: 0.030}
+
+
 @pytest.mark.parametrize("seconds", [{}, {2: 0.1}, {1: 0.0}, {1: 0.1, 2: -1.0}, {1: 0.1, 0: 0.1}])
 def test_what_is_no_curve_is_refused(seconds: dict[int, float]) -> None:
     with pytest.raises(ValueError, match="no verify curve"):
