@@ -84,14 +84,13 @@ def doctor(
 ) -> None:
     """Check this machine, its bundles and the hub; with --network, the link and what a hub at its end is worth.
 
-    Ends with 0 where nothing failed (notes and warnings do not count), 1 where something did, 2 where it was asked the
-    wrong thing.
+    Exit code: 0 if nothing failed (notes and warnings do not count), 1 if something did, 2 for wrong options.
     """
     options = DoctorOptions(
         (*(bundles or ()), *(bundle or ())), hub, network, token_file, port, threads, acceptance, remeasure, as_json
     )
 
-    from starsd_edge.cli.doctor_output import reporting
+    from starsd_edge.cli.doctor_output import reporting, show
 
     with reporting(options.as_json) as progress:
         if options.network is None:
@@ -102,8 +101,6 @@ def doctor(
             from starsd_edge.cli.doctor_network import check_network
 
             report = check_network(options, options.network, progress)
-
-    from starsd_edge.cli.doctor_output import show
 
     show(report, options.as_json)
     if report.exit_code:
