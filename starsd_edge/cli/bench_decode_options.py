@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.options import check_seconds
+from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.errors import UsageError
 
 
@@ -56,10 +56,14 @@ class BenchDecodeOptions:
     ] = None
     device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of every engine; default: all cores.", show_default=False)
+        int | None,
+        typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine; default: all cores.", show_default=False),
     ] = None
     hub_threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the hub's engine; default: as --threads.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, max=MAX_THREADS, help="Threads of the hub's engine; default: as --threads.", show_default=False
+        ),
     ] = None
     checkpoint: Annotated[
         str | None,

@@ -14,7 +14,7 @@ import typer
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.logs import LogOptions, logging_to
-from starsd_edge.cli.options import check_seconds
+from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 
@@ -75,9 +75,9 @@ class RunDraftOptions:
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the draft model; default: all cores.")] = (
-        None
-    )
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
+    ] = None
     log: LogOptions
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.logs import LogOptions
-from starsd_edge.cli.options import check_seconds
+from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.sampling_options import SamplingOptions
 from starsd_edge.errors import UsageError
 
@@ -131,4 +131,6 @@ class RunTargetOptions:
     output: OutputOptions
     log: LogOptions
     device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
+    ] = None
