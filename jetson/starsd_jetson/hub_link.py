@@ -17,9 +17,11 @@ from collections.abc import Callable, Sequence
 
 from websockets.exceptions import ConnectionClosed
 
-from starsd_edge.protocol.messages import Hello, Report
+from starsd_edge.protocol.messages import Hello, Report, Welcome
 from starsd_edge.protocol.target_side import (
     DraftArrived,
+    ProbeAnswered,
+    ProbeRefused,
     Refused,
     RequestRefused,
     SentOn,
@@ -36,6 +38,7 @@ from starsd_jetson.backoff import GOOD_SERVICE_S, Backoff
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_channel import HubChannel
 from starsd_jetson.hub_endings import Ending, HubError, unreachable
+from starsd_jetson.hub_probe import HubProbe
 from starsd_jetson.hub_socket import CLOSE_TIMEOUT_S, SEND_TIMEOUT_S, HubSocket
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ WELCOME_TIMEOUT_S = 5.0
 MAX_FAULTS = 5
 """Faults of our own without good service between them: after so many more would only repeat them."""
 _THREAD_TIMEOUT_S = 2 * CLOSE_TIMEOUT_S + 1.0
+_RECENT_LINK_TIMES = 256
 
 
 class HubLink:
@@ -89,7 +93,9 @@ class HubLink:
         self._socket: HubSocket | None = None
         self._tcp: TcpRtt | None = None
         self._link_times = RttEstimator()
-        self._drafter = ""
+        self._recent_link_s: deque[float] = deque(maxlen=_RECENT_LINK_TIMES)
+        self._probe = HubProbe(self._protocol, self._changed, self._flush)
+        self._welcome: Welcome | None = None
         self._connections = 0
 
     def __enter__(self) -> HubLink:
@@ -137,12 +143,26 @@ class HubLink:
             self._protocol.report(report)
             self._flush()
 
+    def probe(self, payload_bytes: int, want_bytes: int, timeout_s: float) -> ProbeAnswered | None:
+        """Send so many bytes to the hub and have so many sent back; None where it takes no probes, refuses this one or
+        does not answer in time. Blocks; for one thread at a time.
+        """
+        return self._probe.measure(payload_bytes, want_bytes, timeout_s)
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the hub said when it last accepted this target; None before."""
+        with self._changed:
+            return self._welcome
+
     @property
     def figures(self) -> LinkFigures:
         """What the link has seen so far."""
         with self._changed:
             self._read_tcp()
-            return LinkFigures(self._drafter, self._tcp, self._link_times.smoothed_s, self._connections)
+            drafter = "" if self._welcome is None else self._welcome.drafter
+            recent = tuple(self._recent_link_s)
+            return LinkFigures(drafter, self._tcp, self._link_times.smoothed_s, self._connections, recent)
 
     # The decode thread and the link's thread, with the lock held.
 
@@ -274,6 +294,7 @@ class HubLink:
             self._socket = None
             self._protocol.disconnected()
             self._outbox.clear()
+            self._probe.on_void()
             for channel in self._channels.values():
                 channel.on_void()
             if self._welcomed_at is not None:
@@ -293,7 +314,9 @@ class HubLink:
     def _on_event(self, event: TargetEvent) -> str | None:
         """Hand an event to whom it concerns; a line for the user if it is worth one. Called with the lock held."""
         if isinstance(event, DraftArrived):
-            self._link_times.add(max(0, event.round_trip_us - event.hub_us) / 1e6)
+            link_s = max(0, event.round_trip_us - event.hub_us) / 1e6
+            self._link_times.add(link_s)
+            self._recent_link_s.append(link_s)
             self._read_tcp()
             if event.session in self._channels:
                 self._channels[event.session].on_draft(event)
@@ -305,6 +328,8 @@ class HubLink:
                 self._channels[event.session].on_void()
             if isinstance(event, SessionEnded):
                 return f"the hub ended the session: {event.message}; decoding goes on without it"
+        elif isinstance(event, ProbeAnswered | ProbeRefused):
+            self._probe.on_outcome(event)
         elif isinstance(event, Welcomed):
             return self._on_welcome(event)
         elif isinstance(event, SentOn):
@@ -320,13 +345,14 @@ class HubLink:
         back = self._connections > 0
         self._welcomed_at = self._clock()
         self._connections += 1
-        self._drafter = event.welcome.drafter
+        self._welcome = event.welcome
+        drafter = event.welcome.drafter
         self._told_away = False
         self._changed.notify_all()
         notice = f" ({event.welcome.notice})" if event.welcome.notice else ""
         if not back:
-            return f"the hub {self._address.url} drafts with {self._drafter}{notice}"
-        return f"the hub is back{' after a restart' if event.restarted else ''} and drafts with {self._drafter}{notice}"
+            return f"the hub {self._address.url} drafts with {drafter}{notice}"
+        return f"the hub is back{' after a restart' if event.restarted else ''} and drafts with {drafter}{notice}"
 
     def _tell(self, ending: Ending) -> None:
         """Say why the hub is away, once until it is back."""

@@ -25,6 +25,7 @@ HEARTBEAT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 
 _library_log = logging.getLogger("starsd_jetson.websockets")
+_library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
 _library_log.addHandler(logging.NullHandler())
 
 

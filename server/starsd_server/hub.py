@@ -25,7 +25,7 @@ from websockets.asyncio.server import ServerConnection
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
-from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send, SendOn
+from starsd_edge.protocol.hub_side import AnswerProbe, HangUp, HubAction, HubConnection, HubProtocol, Send, SendOn
 from starsd_edge.protocol.messages import TAG_BYTES
 from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
@@ -178,6 +178,11 @@ class Hub:
                 if peer is not None:
                     log.info("sending %s on to port %d", peer.address, action.port)
                     peer.hang_up(CLOSE_NORMAL, f"go on at port {action.port}")
+            elif isinstance(action, AnswerProbe):
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    answer = action.connection.answer_probe(action, self._clock(), peer.is_behind)
+                    self._carry_out(answer)
             else:
                 self._queue.put(action)
 

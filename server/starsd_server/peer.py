@@ -83,6 +83,11 @@ class Peer:
         address = self._connection.local_address
         return int(address[1]) if isinstance(address, tuple) else 0
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether frames wait in `Q_out`."""
+        return not self._waiting.empty()
+
     def send(self, frame: bytes) -> None:
         """Put a frame into `Q_out`; a peer that is too far behind is cut off."""
         self._put(frame)

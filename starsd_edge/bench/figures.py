@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.errors import UsageError
 
 CPU = "CPU"
@@ -143,16 +143,7 @@ def check_report_path(path: Path) -> None:
 
 def write_report(path: Path, report: Report) -> None:
     """Write it whole or not at all."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        staged = Path(file.name)
-        try:
-            file.write(report.to_json())
-            file.flush()
-            staged.chmod(0o644)
-            staged.replace(path)
-        except BaseException:
-            staged.unlink()
-            raise
+    write_whole(path, report.to_json())
 
 
 def _rounded(value: float) -> float:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from starsd_edge.errors import StarsdError, UsageError
 _BLOCK = 1 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_STAGING = ".staging-"
 
 
 def sha256_file(path: Path) -> str:
@@ -93,6 +95,20 @@ def staged_directory(target: Path) -> Iterator[Path]:
         os.close(lock)
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; an older one stays until then."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        staged = Path(file.name)
+        try:
+            file.write(data)
+            file.flush()
+            staged.chmod(0o644)
+            staged.replace(path)
+        except BaseException:
+            staged.unlink()
+            raise
+
+
 def _make_staging(target: Path) -> tuple[Path, int]:
     """A new, locked staging directory beside the target, and the descriptor that holds the lock."""
     while True:
@@ -107,21 +123,39 @@ def _make_staging(target: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
+def abandoned_stagings(directory: Path) -> list[Path]:
+    """Staging directories in this one whose makers are dead, in alphabetical order."""
+    found = []
+    for staging in sorted(directory.glob(f".*{_STAGING}*")):
+        with _locked_if_abandoned(staging) as is_abandoned:
+            if is_abandoned:
+                found.append(staging)
+    return found
+
+
 def _remove_stale(target: Path) -> None:
     for staging in target.parent.glob(f"{_staging_prefix(target)}*"):
-        try:
-            lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            if _try_lock(lock):
+        with _locked_if_abandoned(staging) as is_abandoned:
+            if is_abandoned:
                 shutil.rmtree(staging, ignore_errors=True)
-        finally:
-            os.close(lock)
+
+
+@contextmanager
+def _locked_if_abandoned(staging: Path) -> Iterator[bool]:
+    """Whether its maker is dead; then nobody else can lock it inside."""
+    try:
+        lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _try_lock(lock)
+    finally:
+        os.close(lock)
 
 
 def _staging_prefix(target: Path) -> str:
-    return f".{target.name}.staging-"
+    return f".{target.name}{_STAGING}"
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def progress_lines() -> Iterator[Callable[[str], None]]:
+def progress_lines(command: str = "bench") -> Iterator[Callable[[str], None]]:
     """Show the step that runs on standard error: the present one on a terminal, a line for each elsewhere.
 
     Drawn only when a step begins: a spinner would take time from what is measured.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield lambda step: console.print(f"bench: {step}", markup=False)
+        yield lambda step: console.print(f"{command}: {step}", markup=False)
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield lambda step: live.update(Text(step), refresh=True)

@@ -34,6 +34,8 @@ CONTEXT_FULL = "context_full"
 """More rows than the context has places."""
 DRAFTER_FAILED = "drafter_failed"
 """The drafter could not go on with this session."""
+TOO_MANY_PROBES = "too_many_probes"
+"""PROBEs come faster than the hub answers them."""
 
 OFFENCES = frozenset({MALFORMED, TOO_BIG, OUT_OF_ORDER, ROW_CONFLICT, BASE_LEN})
 """What no well-made peer sends: counted per connection, and too many of them end it."""

@@ -108,6 +108,16 @@ class DropSession:
 
 
 @dataclass(frozen=True)
+class AnswerProbe:
+    """Hand this back to `answer_probe` of its connection at once."""
+
+    connection: HubConnection
+    number: int
+    payload: bytes
+    received_at: float
+
+
+@dataclass(frozen=True)
 class HangUp:
     """Close that connection with this WebSocket close code, after what was sent before."""
 
@@ -124,7 +134,7 @@ class SendOn:
     port: int
 
 
-HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | HangUp | SendOn
+HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | AnswerProbe | HangUp | SendOn
 
 
 @dataclass(frozen=True)

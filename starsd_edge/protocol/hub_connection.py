@@ -17,12 +17,14 @@ from starsd_edge.protocol.codes import (
     MAX_OFFENCES,
     OFFENCES,
     OUT_OF_ORDER,
+    TOO_MANY_PROBES,
     TOO_MANY_SESSIONS,
     UNKNOWN_SESSION,
 )
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord, follow
 from starsd_edge.protocol.hub_actions import (
+    AnswerProbe,
     Feed,
     HangUp,
     HubAction,
@@ -48,12 +50,15 @@ from starsd_edge.protocol.messages import (
     HubMessage,
     Open,
     Opened,
+    Probe,
+    Probed,
     Ready,
     Report,
     Resync,
     TargetMessage,
     Welcome,
 )
+from starsd_edge.protocol.probes import PROBE_INTERVAL_S, noise
 from starsd_edge.speculation.tree import DraftShape
 
 MAX_CLOSE_REASON_BYTES = 123
@@ -102,6 +107,7 @@ class HubConnection:
         self._own_port = None if at_own_port else hub.own_port
         self._over = False
         self._offences = 0
+        self._probed_at: float | None = None
         self._sessions: dict[int, HubSession] = {}
 
     def receive(self, frame: bytes, now: float) -> list[HubAction]:
@@ -135,6 +141,18 @@ class HubConnection:
         frame = encode(message)
         self._hub.counters.count_down(kind_of(message), len(frame))
         return Send(self, frame)
+
+    def answer_probe(self, probe: AnswerProbe, now: float, is_behind: bool) -> list[HubAction]:
+        """PROBED, or a refusal where frames for this target still wait to be sent: one probe is on its way at a time.
+
+        Args:
+            now: as in `receive`.
+            is_behind: whether frames wait.
+        """
+        if is_behind:
+            return self._refuse_probe("the answer to the last is still on its way")
+        hub_us = max(0, round((now - probe.received_at) * 1e6))
+        return [self.send(Probed(probe.number, probe.payload, hub_us))]
 
     def detach(self, session: HubSession) -> None:
         """The session has ended or gone to another connection."""
@@ -177,6 +195,8 @@ class HubConnection:
         if isinstance(message, Report):
             self.report = message
             return []
+        if isinstance(message, Probe):
+            return self._probe(message, now)
         if isinstance(message, Extend | DraftRequest):
             epoch = message.epoch if isinstance(message, DraftRequest) else 0
             session = self._session(message.tag)
@@ -189,6 +209,16 @@ class HubConnection:
             except ProtocolError as error:
                 return self._refuse(error, tag=message.tag, epoch=epoch)
         raise AssertionError(f"unhandled {kind_of(message)}")
+
+    def _probe(self, message: Probe, now: float) -> list[HubAction]:
+        if self._probed_at is not None and now - self._probed_at < PROBE_INTERVAL_S:
+            return self._refuse_probe(f"the hub takes one in {PROBE_INTERVAL_S * 1e3:.0f} ms")
+        self._probed_at = now
+        return [AnswerProbe(self, message.number, noise(message.number, message.want_bytes), now)]
+
+    def _refuse_probe(self, why: str) -> list[HubAction]:
+        retry_after_ms = round(PROBE_INTERVAL_S * 1e3)
+        return self._refuse(ProtocolError(TOO_MANY_PROBES, f"too many probes: {why}", retry_after_ms=retry_after_ms))
 
     def _open(self, message: Open, terms: Terms, now: float) -> list[HubAction]:
         if message.resume is not None:

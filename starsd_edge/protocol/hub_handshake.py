@@ -95,6 +95,7 @@ def shake_hands(
         max_depth=terms.max_depth,
         notice=offer.notice[:1024],
         reports=True,
+        probes=True,
     )
     return terms, welcome
 

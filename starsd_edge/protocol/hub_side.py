@@ -13,6 +13,7 @@ from starsd_edge.protocol.codes import DRAFTER_FAILED
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord
 from starsd_edge.protocol.hub_actions import (
+    AnswerProbe,
     DropSession,
     Feed,
     HangUp,
@@ -33,6 +34,7 @@ from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
 from starsd_edge.speculation.tree import DraftTree
 
 __all__ = [
+    "AnswerProbe",
     "DropSession",
     "Feed",
     "HangUp",

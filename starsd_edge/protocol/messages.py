@@ -28,6 +28,8 @@ MAX_TENSOR_BYTES = 256 << 10
 """Most tensor bytes in one message; longer prefills go up in several."""
 MAX_TREE_NODES = 1024
 """Most nodes in one DRAFT, whatever the target's own limit."""
+MAX_PROBE_BYTES = 256 << 10
+"""Most bytes of one PROBE, and of the PROBED that answers it."""
 TAG_BYTES = 16
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -41,6 +43,7 @@ Reason = Annotated[str, Meta(max_length=32, pattern=r"^[a-z_]*\Z")]
 Ticket = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9_-]*\Z")]
 Tag = Annotated[bytes, Meta(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 RowIds = Annotated[list[TokenId], Meta(max_length=MAX_ROWS)]
+ProbeBytes = Annotated[bytes, Meta(max_length=MAX_PROBE_BYTES)]
 NodeIds = Annotated[list[TokenId], Meta(max_length=MAX_TREE_NODES)]
 NodeParents = Annotated[list[Annotated[int, Meta(ge=-1, lt=MAX_TREE_NODES)]], Meta(max_length=MAX_TREE_NODES)]
 
@@ -116,6 +119,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A line for the user, such as why a fitting drafter was not to be had."""
     reports: bool = False
     """The hub takes REPORTs in; one that does not say so would take them for faults."""
+    probes: bool = False
+    """The hub answers PROBEs."""
     port: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
     """Go on at this port of the same host, with a new connection; 0: stay here."""
     ticket: Ticket = ""
@@ -251,6 +256,17 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """
 
 
+class Probe(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Target to hub: how long do these bytes take, and those that come back? Only where WELCOME says `probes`."""
+
+    number: Count
+    """The target's own number for this PROBE, given back in PROBED; a new one for every PROBE of a connection."""
+    payload: ProbeBytes
+    """Bytes without a meaning."""
+    want_bytes: Annotated[int, Meta(ge=0, le=MAX_PROBE_BYTES)]
+    """Bytes that are to come back."""
+
+
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Hub to target: the session is gone."""
 
@@ -267,6 +283,17 @@ class Resync(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """The session."""
     from_row: Count
     """The row to go on from: as many as are held."""
+
+
+class Probed(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Hub to target, answer to PROBE."""
+
+    number: Count
+    """That of the PROBE."""
+    payload: ProbeBytes
+    """As many bytes as were wanted, without a meaning."""
+    hub_us: Microseconds
+    """From receiving the PROBE to sending this, on the hub's clock: the rest of the round trip is the link."""
 
 
 class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -288,7 +315,7 @@ class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The OPEN that it refuses."""
 
 
-TargetMessage = Hello | Open | Extend | DraftRequest | Close | Report | Error
+TargetMessage = Hello | Open | Extend | DraftRequest | Close | Report | Probe | Error
 """What a target sends."""
-HubMessage = Welcome | Ready | Opened | Draft | Closed | Resync | Error
+HubMessage = Welcome | Ready | Opened | Draft | Closed | Resync | Probed | Error
 """What a hub sends."""

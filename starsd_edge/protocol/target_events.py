@@ -77,6 +77,28 @@ class RequestRefused:
 
 
 @dataclass(frozen=True)
+class ProbeAnswered:
+    """A probe came back.
+
+    Attributes:
+        round_trip_us: from sending it to receiving the answer, on the target's clock.
+        hub_us: of that, the time on the hub; the rest is the link.
+    """
+
+    number: int
+    round_trip_us: int
+    hub_us: int
+
+
+@dataclass(frozen=True)
+class ProbeRefused:
+    """The hub has no time for this probe."""
+
+    number: int
+    retry_after_s: float
+
+
+@dataclass(frozen=True)
 class SessionEnded:
     """The hub refused or ended a session; the target decodes on by itself.
 
@@ -98,4 +120,15 @@ class Refused:
     retry_after_s: float
 
 
-TargetEvent = Welcomed | SentOn | HubReady | SessionOpened | DraftArrived | RequestRefused | SessionEnded | Refused
+TargetEvent = (
+    Welcomed
+    | SentOn
+    | HubReady
+    | SessionOpened
+    | DraftArrived
+    | RequestRefused
+    | ProbeAnswered
+    | ProbeRefused
+    | SessionEnded
+    | Refused
+)

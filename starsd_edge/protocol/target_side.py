@@ -7,13 +7,23 @@ so that it can resume, resync or join late. Not thread-safe: the link guards it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
 from starsd_edge.protocol.checks import ProtocolError, printable
 from starsd_edge.protocol.codec import decode_from_hub, kind_of
-from starsd_edge.protocol.codes import CODEC, FINAL, MALFORMED, MAX_OFFENCES, OUT_OF_ORDER, UNKNOWN_SESSION, VERSION
+from starsd_edge.protocol.codes import (
+    CODEC,
+    FINAL,
+    MALFORMED,
+    MAX_OFFENCES,
+    OUT_OF_ORDER,
+    TOO_MANY_PROBES,
+    UNKNOWN_SESSION,
+    VERSION,
+)
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.messages import (
     MAX_TENSOR_BYTES,
@@ -24,14 +34,19 @@ from starsd_edge.protocol.messages import (
     Hello,
     HubMessage,
     Opened,
+    Probe,
+    Probed,
     Ready,
     Report,
     Resync,
     Welcome,
 )
+from starsd_edge.protocol.probes import noise
 from starsd_edge.protocol.target_events import (
     DraftArrived,
     HubReady,
+    ProbeAnswered,
+    ProbeRefused,
     Refused,
     RequestRefused,
     SentOn,
@@ -45,6 +60,8 @@ from starsd_edge.protocol.target_session import TargetLink, TargetSession
 __all__ = [
     "DraftArrived",
     "HubReady",
+    "ProbeAnswered",
+    "ProbeRefused",
     "Refused",
     "RequestRefused",
     "SentOn",
@@ -70,6 +87,15 @@ class _Phase(Enum):
     REFUSED = "refused"
 
 
+@dataclass(frozen=True)
+class _Probing:
+    """The probe that went out last, and when."""
+
+    number: int
+    want_bytes: int
+    sent_at: float
+
+
 class TargetProtocol:
     """The link's state and all its sessions."""
 
@@ -91,6 +117,8 @@ class TargetProtocol:
         self._offences = 0
         self._sessions: dict[TargetSession, None] = {}
         self._closing: dict[bytes, None] = {}
+        self._probing: _Probing | None = None
+        self._probes = 0
 
     @property
     def counters(self) -> WireCounters:
@@ -157,6 +185,18 @@ class TargetProtocol:
         if self._link.welcome is not None and self._link.welcome.reports:
             self._link.post(report)
 
+    def probe(self, payload_bytes: int, want_bytes: int) -> int | None:
+        """Send so many bytes and ask for so many back; the number of the probe, None while there is no hub that takes
+        it. An earlier one that is still unanswered is given up. What comes of it is a `ProbeAnswered` or
+        `ProbeRefused`.
+        """
+        if self._link.welcome is None or not self._link.welcome.probes:
+            return None
+        self._probes += 1
+        self._link.post(Probe(self._probes, noise(self._probes, payload_bytes), want_bytes))
+        self._probing = _Probing(self._probes, want_bytes, self._link.clock())
+        return self._probes
+
     def _converse(self, message: HubMessage, frame_bytes: int) -> list[TargetEvent]:
         if isinstance(message, Error):
             return self._error(message)
@@ -172,6 +212,8 @@ class TargetProtocol:
             return self._opened(message)
         if isinstance(message, Resync):
             return self._resync(message)
+        if isinstance(message, Probed):
+            return self._probed(message)
         return self._closed(message)
 
     def _welcome(self, welcome: Welcome) -> list[TargetEvent]:
@@ -271,10 +313,25 @@ class TargetProtocol:
         self._closing.pop(message.tag, None)
         return []
 
+    def _probed(self, message: Probed) -> list[TargetEvent]:
+        probing = self._probing
+        if probing is None or message.number != probing.number:
+            self._drop("late")
+            return []
+        self._probing = None
+        if len(message.payload) != probing.want_bytes:
+            text = f"a probe brought {len(message.payload)} bytes back where {probing.want_bytes} were asked for"
+            return [*self._offence(ProtocolError(MALFORMED, text)), ProbeRefused(message.number, 0.0)]
+        round_trip_us = max(0, round((self._link.clock() - probing.sent_at) * 1e6))
+        return [ProbeAnswered(message.number, round_trip_us, message.hub_us)]
+
     def _error(self, message: Error) -> list[TargetEvent]:
         retry_after_s = min(MAX_RETRY_S, message.retry_after_ms / 1000)
         if message.scope == "connection":
             return self._refused(message.code, message.message, retry_after_s)
+        if message.code == TOO_MANY_PROBES and self._probing is not None:
+            refused, self._probing = self._probing.number, None
+            return [ProbeRefused(refused, retry_after_s)]
         if message.ref is not None:
             return self._open_refused(message, message.ref, retry_after_s)
         session = self._link.tags.get(message.tag) if message.tag is not None else None
@@ -333,6 +390,7 @@ class TargetProtocol:
         self._phase = phase
         self._link.welcome = None
         self._link.ready = False
+        self._probing = None
         self._link.outbox.clear()
         self._link.refs.clear()
         self._link.tags.clear()

@@ -16,8 +16,10 @@ _TCP_QUICKACK_OPTION = 12
 _IPPROTO_TCP = 6
 _TCP_INFO_BYTES = 256
 _RTT_OFFSET = 68
+_RETRANSMITS_OFFSET = 100
+_SEGMENTS_OUT_OFFSET = 136
 _MIN_RTT_OFFSET = 148
-_MICROSECONDS = struct.Struct("=I")
+_NUMBER = struct.Struct("=I")
 _NO_MINIMUM_YET = 0xFFFFFFFF
 
 
@@ -63,10 +65,14 @@ class TcpRtt:
     Attributes:
         rtt_s: smoothed round-trip time.
         min_rtt_s: least round-trip time of late: the propagation delay.
+        segments_out: segments sent from this end so far, those sent again included.
+        retransmits: of them, those sent again.
     """
 
     rtt_s: float
     min_rtt_s: float
+    segments_out: int = 0
+    retransmits: int = 0
 
 
 class SocketOptions(Protocol):
@@ -102,8 +108,10 @@ def read_tcp_rtt(sock: SocketOptions) -> TcpRtt | None:
         info = sock.getsockopt(_IPPROTO_TCP, _TCP_INFO_OPTION, _TCP_INFO_BYTES)
     except OSError:
         return None
-    if len(info) < _MIN_RTT_OFFSET + _MICROSECONDS.size:
+    if len(info) < _MIN_RTT_OFFSET + _NUMBER.size:
         return None
-    rtt = _MICROSECONDS.unpack_from(info, _RTT_OFFSET)[0]
-    minimum = _MICROSECONDS.unpack_from(info, _MIN_RTT_OFFSET)[0]
-    return TcpRtt(rtt_s=rtt / 1e6, min_rtt_s=(rtt if minimum == _NO_MINIMUM_YET else minimum) / 1e6)
+    rtt, minimum, segments_out, retransmits = (
+        int(_NUMBER.unpack_from(info, offset)[0])
+        for offset in (_RTT_OFFSET, _MIN_RTT_OFFSET, _SEGMENTS_OUT_OFFSET, _RETRANSMITS_OFFSET)
+    )
+    return TcpRtt(rtt / 1e6, (rtt if minimum == _NO_MINIMUM_YET else minimum) / 1e6, segments_out, retransmits)

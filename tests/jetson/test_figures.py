@@ -77,9 +77,11 @@ def test_tcp_info_is_read_at_its_offsets() -> None:
     info = bytearray(256)
     info[68:72] = (12_345).to_bytes(4, "little")
     info[148:152] = (9_000).to_bytes(4, "little")
-    assert read_tcp_rtt(FakeSocket(bytes(info))) == TcpRtt(0.012345, 0.009)
+    info[136:140] = (250).to_bytes(4, "little")
+    info[100:104] = (3).to_bytes(4, "little")
+    assert read_tcp_rtt(FakeSocket(bytes(info))) == TcpRtt(0.012345, 0.009, segments_out=250, retransmits=3)
     info[148:152] = b"\xff" * 4
-    assert read_tcp_rtt(FakeSocket(bytes(info))) == TcpRtt(0.012345, 0.012345)
+    assert read_tcp_rtt(FakeSocket(bytes(info))) == TcpRtt(0.012345, 0.012345, 250, 3)
     assert read_tcp_rtt(FakeSocket(bytes(104))) is None
 
 

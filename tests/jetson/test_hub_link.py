@@ -460,7 +460,7 @@ def test_token_goes_into_the_header_and_proxies_are_ignored(monkeypatch: pytest.
 def sending_on(port: int) -> Callable[[Hello], list[bytes]]:
     def send_on(hello: Hello) -> list[bytes]:
         assert hello.dedicated
-        return [frame(Welcome(1, "first", "scripted", "d", "none", 10.0, 16, 64, 16, "", True, port, "tick-et"))]
+        return [frame(Welcome(1, "first", "scripted", "d", "none", 10.0, 16, 64, 16, "", True, False, port, "tick-et"))]
 
     return send_on
 

@@ -11,6 +11,7 @@ import pytest
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.hub_side import (
+    AnswerProbe,
     DropSession,
     Feed,
     HangUp,
@@ -24,6 +25,7 @@ from starsd_edge.protocol.hub_side import (
     SendOn,
 )
 from starsd_edge.protocol.messages import (
+    MAX_PROBE_BYTES,
     Close,
     Closed,
     Draft,
@@ -33,6 +35,8 @@ from starsd_edge.protocol.messages import (
     HubMessage,
     Open,
     Opened,
+    Probe,
+    Probed,
     Ready,
     Resync,
     TargetMessage,
@@ -99,6 +103,7 @@ class FuzzedHub:
             DraftRequest(TAG, 1, ROWS + 2, ROWS, [5, 6], 15, 5, 2, features),
             DraftRequest(TAG, 1, ROWS, ROWS, [], 15, 5, 2),
             Close(TAG),
+            Probe(1, b"up", 40),
             Error("x", "y", "session", TAG, 1, 10, 1),
         ]
         return [encode(message) for message in messages]
@@ -117,7 +122,10 @@ def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
             actions = connection.receive(frame, fuzzed.now)
             for action in actions:
                 outcomes[type(action).__name__] += 1
-                if isinstance(action, Send):
+                if isinstance(action, AnswerProbe):
+                    assert action.connection is connection
+                    assert len(action.payload) <= MAX_PROBE_BYTES
+                elif isinstance(action, Send):
                     assert action.connection is connection
                     reply = decode_from_hub(action.frame)
                     outcomes[type(reply).__name__] += 1
@@ -135,7 +143,7 @@ def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
                 fuzzed.begin()
             view = fuzzed.hub.sessions()[0]
             assert (view.session, view.owner, view.rows, view.attached) == (1, "alice", ROWS, True)
-    kinds = [Send, OpenSession, Feed, QueueDraft, DropSession, HangUp, SendOn, Error, Opened, Closed]
+    kinds = [Send, OpenSession, Feed, QueueDraft, DropSession, HangUp, SendOn, AnswerProbe, Error, Opened, Closed]
     assert {kind.__name__ for kind in kinds} <= set(outcomes)
 
 
@@ -149,6 +157,7 @@ class FuzzedTarget:
         self.codec = codec
         self.target = TargetProtocol(a_hello(dedicated=True), self.clock)
         self.session: TargetSession | None = None
+        self.probe = 1
 
     def begin(self, stage: str) -> None:
         """A new hub, a new connection, a new session, as far as `stage`."""
@@ -161,7 +170,7 @@ class FuzzedTarget:
         self.target.connected()
         if stage == "greeting":
             return
-        self.target.receive(encode(a_welcome(feature_codec=self.codec, hub_id=f"hub-{self.clock.now}")))
+        self.target.receive(encode(a_welcome(feature_codec=self.codec, hub_id=f"hub-{self.clock.now}", probes=True)))
         frames = [decode_from_target(frame) for frame in self.target.frames()]
         self.ref = next(message.ref for message in frames if isinstance(message, Open))
         if stage in {"opened", "asked"}:
@@ -169,6 +178,7 @@ class FuzzedTarget:
         if stage == "asked":
             self.target.receive(encode(Ready("ngram")))
             self.session.request(DraftShape(8, 4, 2))
+            self.probe = self.target.probe(4, 3) or 0
         self.target.frames()
 
     def corpus(self) -> list[bytes]:
@@ -181,6 +191,8 @@ class FuzzedTarget:
             Draft(TAG, 1, ROWS, [5, 6, 7], [-1, 0, 0], 1, 2, 3),
             Resync(TAG, 1),
             Closed(TAG, 4),
+            Probed(self.probe, b"abc", 5),
+            Error("too_many_probes", "y", "frame"),
             Error("x", "y", "session", TAG, 1, 10),
             Error("x", "y", "frame", TAG, 1),
             Error("unknown_session", "y", "session", TAG, 1, 10, self.ref),

@@ -26,7 +26,7 @@ TAG = b"t" * 16
 def test_hello_is_answered_with_the_smaller_limits_of_both_sides() -> None:
     hub = HubUnderTest(limits=HubLimits(max_nodes=20, max_depth=6, max_sessions_per_connection=3, heartbeat_s=5.0))
     welcome = only(Welcome, hub.connect_silently().say(a_hello(max_tree=16, max_depth=9)))
-    assert welcome == Welcome(1, HUB_ID, "ngram", "fp", "none", 5.0, 3, 15, 6, reports=True)
+    assert welcome == Welcome(1, HUB_ID, "ngram", "fp", "none", 5.0, 3, 15, 6, reports=True, probes=True)
     assert only(Welcome, hub.connect_silently().say(a_hello(max_tree=64, max_depth=2))).max_nodes == 20
 
 

@@ -15,6 +15,8 @@ from starsd_edge.protocol.messages import (
     HubMessage,
     Open,
     Opened,
+    Probe,
+    Probed,
     Ready,
     Report,
     Resync,
@@ -82,6 +84,7 @@ FROM_TARGET = [
         Report(120, 100, 15, 340, 9_000_000, 250_000, 4_800_000, 700_000, "late"),
         "9a0678640fcd0154ce00895440ce0003d090ce00493e00ce000aae60a46c617465",
     ),
+    Golden("PROBE", Probe(3, bytes.fromhex("00ff17"), 262144), "940803c40300ff17ce00040000"),
     Golden(
         "ERROR (from the target)",
         Error("malformed", "too much is wrong", "connection"),
@@ -91,16 +94,16 @@ FROM_TARGET = [
 FROM_HUB = [
     Golden(
         "WELCOME",
-        Welcome(1, "hub-1", "causal-lm", "fp", "none", 10.0, 16, 31, 8, "a line for the user", True),
+        Welcome(1, "hub-1", "causal-lm", "fp", "none", 10.0, 16, 31, 8, "a line for the user", True, True),
         (
-            "9e0101a56875622d31a963617573616c2d6c6da26670a46e6f6e65cb4024000000000000101f08b3"
-            "61206c696e6520666f72207468652075736572c300a0"
+            "9f0101a56875622d31a963617573616c2d6c6da26670a46e6f6e65cb4024000000000000101f08b3"
+            "61206c696e6520666f72207468652075736572c3c300a0"
         ),
     ),
     Golden(
         "WELCOME, sending the target on",
-        Welcome(1, "hub-1", "ngram", "fp", "none", 10.0, 16, 31, 8, "", True, 9003, "dGlja2V0"),
-        ("9e0101a56875622d31a56e6772616da26670a46e6f6e65cb4024000000000000101f08a0c3cd232ba864476c6a61325630"),
+        Welcome(1, "hub-1", "ngram", "fp", "none", 10.0, 16, 31, 8, "", True, False, 9003, "dGlja2V0"),
+        ("9f0101a56875622d31a56e6772616da26670a46e6f6e65cb4024000000000000101f08a0c3c2cd232ba864476c6a61325630"),
     ),
     Golden("READY", Ready("causal-lm"), "9202a963617573616c2d6c6d"),
     Golden("OPENED", Opened(1, TAG, 0), "940301c410000102030405060708090a0b0c0d0e0f00"),
@@ -111,6 +114,7 @@ FROM_HUB = [
     ),
     Golden("CLOSED", Closed(TAG, 12), "9305c410000102030405060708090a0b0c0d0e0f0c"),
     Golden("RESYNC", Resync(TAG, 10), "9306c410000102030405060708090a0b0c0d0e0f0a"),
+    Golden("PROBED", Probed(3, bytes.fromhex("a1b2"), 120), "940803c402a1b278"),
     Golden(
         "ERROR (from the hub)",
         Error("unknown_session", "no such session; open it anew", "frame", TAG, 4),

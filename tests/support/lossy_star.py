@@ -16,6 +16,7 @@ import numpy as np
 from starsd_edge.protocol.codec import decode_from_hub
 from starsd_edge.protocol.codes import BUSY
 from starsd_edge.protocol.hub_side import (
+    AnswerProbe,
     DropSession,
     Feed,
     HangUp,
@@ -221,6 +222,8 @@ class LossyStar:
             elif isinstance(action, DropSession):
                 del self.fed[action.session]
                 self.queued = [queued for queued in self.queued if queued.session != action.session]
+            elif isinstance(action, AnswerProbe):
+                self.act(action.connection.answer_probe(action, self.now, is_behind=False))
             elif isinstance(action, HangUp | SendOn):
                 next(wire for wire in self.wires if wire.hub_end is action.connection).hung_up = True
 
@@ -346,12 +349,13 @@ class LossyStar:
             self.cut()
 
     def wait(self, seconds: float) -> None:
-        """Time passes for both, and the target reports."""
+        """Time passes for both, and the target reports and probes."""
         self.now += seconds
         self.act(self.hub.expire(self.now))
         for port in self.leases.overdue():
             self.leases.give_back(port)
         self.target.report(Report(1, 1, 0, 2, 30, 0, 20, 5))
+        self.target.probe(3, 4)
         self.collect()
 
     def pump(self) -> None:

@@ -92,7 +92,7 @@ def _type(kind: types.Type) -> str:
     if isinstance(kind, types.StrType):
         return f"str, at most {kind.max_length} characters"
     if isinstance(kind, types.BytesType):
-        return f"bin, {kind.max_length} bytes"
+        return f"bin, {kind.max_length} bytes" if kind.min_length else f"bin, at most {kind.max_length} bytes"
     if isinstance(kind, types.MemoryViewType):
         return "bin"
     if isinstance(kind, types.BoolType):
@@ -159,7 +159,7 @@ def _reasons() -> str:
 def _limits() -> str:
     meanings = _strings_below(ast.parse(inspect.getsource(messages)).body)
     rows = ["| limit | value | meaning |", "|---|---|---|"]
-    for name in ("MAX_FRAME_BYTES", "MAX_TENSOR_BYTES", "MAX_ROWS", "MAX_TREE_NODES"):
+    for name in ("MAX_FRAME_BYTES", "MAX_TENSOR_BYTES", "MAX_ROWS", "MAX_TREE_NODES", "MAX_PROBE_BYTES"):
         rows.append(f"| `{name}` | {getattr(messages, name)} | {meanings[name].rstrip('.')} |")
     return "\n".join(rows)
 

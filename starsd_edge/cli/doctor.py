@@ -1,0 +1,110 @@
+"""`starsd-edge doctor`: is everything there, and what would a hub be worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The options of the command.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+
+    named: Annotated[
+        tuple[str, ...],
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Bundles to check; all in the cache where none is named.",
+            autocompletion=bundle_names,
+            show_default=False,
+        ),
+    ] = ()
+    bundle: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="BUNDLE", help="The same, as an option.", autocompletion=bundle_names, show_default=False),
+    ] = ()
+    hub: Annotated[
+        str | None, typer.Option(help="Also see whether this hub lets the bundles in.", show_default=False)
+    ] = None
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HUB", help="Check the link to this hub instead, and what it is worth.", show_default=False
+        ),
+    ] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
+        None
+    )
+    port: Annotated[
+        int | None,
+        typer.Option(help="A hub is to listen on this port, else on 8317: is it free?", show_default=False),
+    ] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
+    ] = None
+    acceptance: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --network: predict for this probability of a guess to be accepted, not for the measured one.",
+            show_default=False,
+        ),
+    ] = None
+    remeasure: Annotated[
+        bool,
+        typer.Option(help="With --network: time verify passes again instead of using kept times.", show_default=False),
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.", show_default=False)] = False
+
+    @property
+    def bundles(self) -> tuple[str, ...]:
+        """Those named either way."""
+        return (*self.named, *self.bundle)
+
+    def __post_init__(self) -> None:
+        if self.network is not None and (self.hub is not None or self.port is not None):
+            raise UsageError("--network checks the link and nothing else: leave out --hub and --port")
+        if self.network is None and (self.acceptance is not None or self.remeasure):
+            raise UsageError("--acceptance and --remeasure need --network, the address of the hub")
+        if self.network is not None and len(self.bundles) > 1:
+            raise UsageError("--network predicts for one bundle: name one")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "doctor", doctor, DoctorOptions)
+
+
+def doctor(options: DoctorOptions) -> None:
+    """Check this machine, its bundles and the hub; with --network, the link and what a hub at its end is worth.
+
+    Exit code: 0 if nothing failed (notes and warnings do not count), 1 if something did, 2 for wrong options.
+    """
+    from starsd_edge.cli.doctor_output import reporting, show
+
+    with reporting(options.as_json) as progress:
+        if options.network is None:
+            from starsd_edge.cli.doctor_machine import check_all
+
+            report = check_all(options, progress)
+        else:
+            from starsd_edge.cli.doctor_network import check_network
+
+            report = check_network(options, options.network, progress)
+
+    show(report, options.as_json)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)

@@ -1,0 +1,190 @@
+"""`doctor` without --network: the machine, the cache, every bundle, the hub."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find_bundle
+from starsd_edge.cli.doctor import DoctorOptions
+from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.token_file import read_token
+from starsd_edge.doctor.bundle import (
+    bundle_bytes,
+    check_extra_files,
+    check_files,
+    check_inference,
+    check_memory,
+    run_inference,
+)
+from starsd_edge.doctor.cache_files import check_cache, read_cache
+from starsd_edge.doctor.findings import Finding, Level, Report
+from starsd_edge.doctor.gather import available_memory, gather_machine, gather_software
+from starsd_edge.doctor.hub import check_welcome
+from starsd_edge.doctor.machine import check_machine
+from starsd_edge.doctor.software import check_gpu_engines, check_software
+from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.protocol.messages import WIRE_VERSION, Hello
+
+if TYPE_CHECKING:
+    from starsd_jetson.hub_address import HubAddress
+    from starsd_jetson.target import Target
+
+Progress = Callable[[str], None]
+DEFAULT_PORT = 8317
+DEVICE = "cpu"
+NAME = "doctor"
+"""How the hub's monitor calls it."""
+CONNECT_S = 10.0
+_OWN_FILES = 64
+"""Open files of a hub beside its sockets."""
+
+
+def check_all(options: DoctorOptions, progress: Progress) -> Report:
+    """Run every check.
+
+    Raises:
+        UsageError: the hub's address is none.
+    """
+    if options.hub is not None:
+        hub_address(options.hub, None)  # a wrong one is known before anything is looked at
+    names = [*options.bundles] or bundle_names()
+    return Report([*_check_machine(options, progress), *_check_bundles(names, options, progress)])
+
+
+def _check_machine(options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
+    from starsd_edge.runtime.loading import LATER_DEVICES
+    from starsd_server.settings import DoorSettings
+
+    progress("the machine")
+    software = gather_software()
+    yield from check_software(software)
+    yield from check_gpu_engines(software, LATER_DEVICES)
+    yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
+    yield _check_port(options.port)
+    try:
+        yield from check_cache(read_cache(cache_dir()))
+    except OSError as error:
+        yield Finding("cache", Level.FAILURE, f"{error.filename} cannot be read: {error.strerror}", "check its owner")
+    if options.token_file is not None:
+        yield _check_token(options.token_file)
+
+
+def _check_port(port: int | None) -> Finding:
+    """One that was asked for must be free; the usual one may be a hub's that runs."""
+    from starsd_server.binding import bind
+
+    wanted = DEFAULT_PORT if port is None else port
+    try:
+        with bind("127.0.0.1", wanted, has_token=True):
+            return Finding("port", Level.OK, f"a hub can listen on {wanted}")
+    except UsageError as error:
+        return Finding("port", Level.NOTE if port is None else Level.FAILURE, str(error))
+
+
+def _check_token(path: Path) -> Finding:
+    try:
+        read_token(path)
+    except UsageError as error:
+        return Finding("token file", Level.FAILURE, str(error))
+    return Finding("token file", Level.OK, f"{path} holds a token and only its owner can read it")
+
+
+def _check_bundles(names: Sequence[str], options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
+    if not names:
+        remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
+        yield Finding("bundle", Level.NOTE, f"none in {bundles_dir()}", remedy)
+    asked = False
+    for name in names:
+        progress(f"the bundle {name}")
+        asked = (yield from _check_bundle(name, options)) or asked
+    if options.hub is None:
+        yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
+    elif not asked:
+        yield from _check_hub(options, None)
+
+
+def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None, bool]:
+    """Returns whether the hub was asked about it. Its engine is gone before the next bundle's comes."""
+    try:
+        bundle = load_bundle(find_bundle(name))
+    except StarsdError as error:
+        yield Finding("bundle", Level.FAILURE, str(error))
+        return False
+    yield check_files(bundle)
+    yield from check_extra_files(bundle)
+    available = available_memory()
+    yield check_memory(bundle, available)
+    if bundle_bytes(bundle) > available:
+        yield Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{bundle.path.name}: it does not fit into the free memory")
+        return False
+    target, finding = _run_engine(bundle, options.threads)
+    yield finding
+    if target is None or options.hub is None:
+        return False
+    yield from _check_hub(options, target)
+    return True
+
+
+def _run_engine(bundle: Bundle, threads: int | None) -> tuple[Target | None, Finding]:
+    from starsd_jetson.target import Target
+
+    name = bundle.path.name
+    try:
+        target = Target.open(bundle, DEVICE, threads)
+        token = target.encode("hello", raw=True)[0]
+        return target, check_inference(name, DEVICE, run_inference(target.engine, token, time.perf_counter))
+    except StarsdError as error:
+        return None, Finding(f"engine {DEVICE}", Level.FAILURE, f"{name}: {error}")
+    except ModuleNotFoundError as error:
+        remedy = missing_extra(error.name)
+        if remedy is None:
+            raise
+        return None, Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{name}: {remedy}")
+
+
+def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Finding]:
+    """As a target with this bundle meets it, or one with none."""
+    from starsd_jetson.hub_link import HubLink
+
+    assert options.hub is not None  # noqa: S101 (asked before)
+    try:
+        address = hub_address(options.hub, options.token_file)
+        hello = _nobody() if target is None else hello_of(target)
+        with HubLink(address, hello, lambda line: None, time.monotonic, random.random) as link:
+            link.wait_for_hub(CONNECT_S)
+            welcome = link.welcome
+    except StarsdError as error:
+        yield Finding("hub", Level.FAILURE, str(error))
+        return
+    assert welcome is not None  # noqa: S101 (it let us in)
+    bundle = None if target is None else target.bundle
+    name = None if bundle is None else bundle.path.name
+    yield from check_welcome(options.hub, name, None if bundle is None else bundle.manifest.fingerprints, welcome)
+
+
+def hub_address(url: str, token_file: Path | None) -> HubAddress:
+    """The address and its token.
+
+    Raises:
+        UsageError: either is none.
+    """
+    from starsd_jetson.hub_address import HubAddress
+
+    return HubAddress.parse(url, None if token_file is None else read_token(token_file))
+
+
+def hello_of(target: Target) -> Hello:
+    """As `run-target` without further options introduces itself."""
+    from starsd_jetson.target import draft_shape
+
+    return target.hello(NAME, draft_shape(target.engine.spec, None, None, None), target.context(None))
+
+
+def _nobody() -> Hello:
+    """A target without a model: it shows whether the hub lets this machine in."""
+    return Hello([WIRE_VERSION], NAME, 2, "none", "none", "none", "none", 0, [], 1, 0, 1)

@@ -1,0 +1,47 @@
+"""verify(T) of one bundle on one machine, as a curve through what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+
+@dataclass(frozen=True)
+class VerifyCurve:
+    """Seconds of a verify pass by its number of rows T, the root included.
+
+    Attributes:
+        seconds: measured at these T, of which one is 1.
+
+    Raises:
+        ValueError: T = 1 is not among them, or a time is not above 0.
+    """
+
+    seconds: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        if 1 not in self.seconds or min(self.seconds.values()) <= 0 or min(self.seconds) < 1:
+            raise ValueError(f"no verify curve: {dict(self.seconds)}")
+
+    @classmethod
+    def through(cls, passes: Mapping[int, Sequence[float]]) -> VerifyCurve:
+        """From the times of several passes of each T: the least of each, because other work only adds to them, and none
+        below that of a smaller T.
+        """
+        sizes = sorted(passes)
+        least = accumulate((min(passes[rows]) for rows in sizes), max)
+        return cls(dict(zip(sizes, least, strict=True)))
+
+    def at(self, rows: float) -> float:
+        """Seconds of a pass over this many rows: on the line between its neighbours, or on the last one drawn on."""
+        points = sorted(self.seconds.items())
+        if len(points) == 1 or rows <= 1:
+            return self.seconds[1]
+        lines = list(pairwise(points))
+        (low, low_s), (high, high_s) = next((line for line in lines if rows <= line[1][0]), lines[-1])
+        return low_s + (rows - low) * (high_s - low_s) / (high - low)
+
+    def ratio(self, rows: float) -> float:
+        """verify(T) / verify(1)."""
+        return self.at(rows) / self.seconds[1]

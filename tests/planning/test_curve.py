@@ -1,0 +1,32 @@
+"""The verify curve between, at and beyond what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from starsd_edge.planning.curve import VerifyCurve
+
+CURVE = VerifyCurve({1: 0.020, 5: 0.024, 9: 0.040})
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"), [(1, 0.020), (0, 0.020), (3, 0.022), (5, 0.024), (6, 0.028), (9, 0.040), (11, 0.048)]
+)
+def test_it_runs_through_what_was_measured_in_straight_lines(rows: float, seconds: float) -> None:
+    assert CURVE.at(rows) == pytest.approx(seconds)
+
+
+def test_ratios_are_to_a_pass_over_one_row() -> None:
+    assert CURVE.ratio(5) == pytest.approx(1.2)
+    assert VerifyCurve({1: 0.5}).ratio(8) == 1
+
+
+def test_noise_only_adds_to_what_passes_take() -> None:
+    curve = VerifyCurve.through({5: [0.9, 0.030, 0.031], 1: [0.020, 0.5], 2: [0.019, 0.019]})
+    assert curve.seconds == {1: 0.020, 2: 0.020, 5: 0.030}
+
+
+@pytest.mark.parametrize("seconds", [{}, {2: 0.1}, {1: 0.0}, {1: 0.1, 2: -1.0}, {1: 0.1, 0: 0.1}])
+def test_what_is_no_curve_is_refused(seconds: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="no verify curve"):
+        VerifyCurve(seconds)
