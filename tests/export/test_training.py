@@ -20,7 +20,7 @@ from starsd_export.training.texts import Text, write_texts  # noqa: E402
 from tests.support.tiny_llama import write_safetensors  # noqa: E402
 
 
-class Interrupted(Exception):
+class InterruptedRunError(Exception):
     """What the tests end a run with."""
 
 
@@ -37,7 +37,7 @@ class Watcher:
 
     def done(self, count: int) -> None:
         if self._stage == "training" and count == self._until:
-            raise Interrupted
+            raise InterruptedRunError
 
     def report(self, report: Report) -> None:
         self.reports.append(report)
@@ -50,7 +50,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> HeadPlan:
-    words = "the hub drafts and the target checks what it drafts; ".split()
+    words = ["the", "hub", "drafts", "and", "the", "target", "checks", "what", "it", "drafts;"]
     text = " ".join(words[(i * i) % len(words)] for i in range(1500))
     (tmp_path / "data.txt").write_text(text)
     training = TrainingPlan(
@@ -59,9 +59,11 @@ def plan(tmp_path: Path) -> HeadPlan:
     return HeadPlan(data=(tmp_path / "data.txt",), draft_vocabulary=100, training=training)
 
 
-def test_an_interrupted_training_ends_with_the_same_head(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
+def test_an_interrupted_training_ends_with_the_same_head(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
     whole = train_head(checkpoint, tmp_path / "one", tmp_path / "a", plan, Watcher())
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         train_head(checkpoint, tmp_path / "two", tmp_path / "b", plan, Watcher(until=12))
     resumed = train_head(checkpoint, tmp_path / "two", tmp_path / "b", plan, Watcher())
     for name, tensor in whole.tensors.items():
@@ -85,7 +87,7 @@ def test_the_head_learns_and_what_is_written_is_what_was_trained(
 
 
 def test_a_working_directory_of_another_plan_is_refused(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         train_head(checkpoint, tmp_path / "work", tmp_path / "head", plan, Watcher(until=1))
     other = replace(plan, draft_vocabulary=50)
     with pytest.raises(UsageError, match="another plan"):

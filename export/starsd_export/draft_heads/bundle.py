@@ -1,0 +1,101 @@
+"""From a trained head and its target's checkpoint to a draft bundle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir
+import torch
+
+from starsd_edge.bundles.bundle import write_manifest
+from starsd_edge.bundles.fingerprints import feature_fingerprint
+from starsd_edge.bundles.integrity import hash_files, staged_directory
+from starsd_edge.errors import UsageError
+from starsd_edge.heads.draft_bundle import (
+    DRAFT_IDS_NAME,
+    DRAFT_KIND,
+    EMBEDDING_NAME,
+    GRAPH_NAME,
+    DraftBundle,
+    DraftManifest,
+    load_draft_bundle,
+)
+from starsd_edge.heads.torch_head import TorchHead
+from starsd_export.checkpoint import open_checkpoint
+from starsd_export.draft_heads.graph import trace_head
+from starsd_export.draft_heads.trained import TrainedHead, read_trained
+from starsd_export.pipeline import require_replaceable, versions
+
+DRAFT_STEPS = ("reading the head", "loading the target's weights", "tracing the head", "writing")
+
+
+def export_draft_bundle(
+    source: Path,
+    head_directory: Path,
+    destination: Path,
+    weights: str = "int8",
+    progress: Callable[[str], None] = lambda step: None,
+) -> DraftBundle:
+    """Make a draft bundle.
+
+    Args:
+        source: the target's checkpoint.
+        head_directory: what `train-draft` wrote.
+        weights: "int8" (by blocks) or "fp32".
+
+    Raises:
+        UsageError: the head was trained for another target, or a file cannot be used.
+    """
+    destination = destination.resolve()
+    require_replaceable(destination)
+    progress(DRAFT_STEPS[0])
+    trained = read_trained(head_directory)
+    checkpoint = open_checkpoint(source)
+    spec = trained.record.spec
+    if feature_fingerprint(checkpoint.source_fp, "last_hidden", spec.hidden_size) != trained.record.feature_fp:
+        raise UsageError(
+            f"the head in {head_directory} was trained for the features of another model than {source.name}: "
+            "train one for it with `starsd-edge train-draft`"
+        )
+    progress(DRAFT_STEPS[1])
+    model = checkpoint.load()
+    embedding = model.get_input_embeddings().weight.detach()
+    output = model.get_output_embeddings().weight.detach()[trained.draft_ids]
+    progress(DRAFT_STEPS[2])
+    graph = trace_head(
+        TorchHead(spec, {**trained.tensors, "embed.weight": embedding, "lm_head.weight": output}),
+        int8=weights == "int8",
+    )
+    progress(DRAFT_STEPS[3])
+    with staged_directory(destination) as staging:
+        onnx_ir.save(graph, staging / GRAPH_NAME, external_data=f"{GRAPH_NAME}.data")
+        np.save(staging / EMBEDDING_NAME, embedding.to(torch.float16).numpy(), allow_pickle=False)
+        np.save(staging / DRAFT_IDS_NAME, trained.draft_ids.to(torch.int32).numpy(), allow_pickle=False)
+        manifest = DraftManifest(
+            schema_version=1,
+            kind=DRAFT_KIND,
+            name=destination.name,
+            created_by=versions(),
+            source=f"{head_directory.resolve().name} for {checkpoint.name}",
+            licence=checkpoint.licence,
+            spec=spec,
+            weights="int8" if weights == "int8" else "fp32",
+            fingerprint=_fingerprint(trained),
+            accepts=[trained.record.feature_fp],
+            trained=trained.record.trained,
+            files=hash_files(staging),
+        )
+        write_manifest(staging, manifest)
+    return load_draft_bundle(destination)
+
+
+def _fingerprint(head: TrainedHead) -> str:
+    digest = hashlib.sha256()
+    tensors: Mapping[str, torch.Tensor] = {**head.tensors, "draft_ids": head.draft_ids}
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {list(tensor.shape)}\0".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
