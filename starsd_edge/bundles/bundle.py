@@ -87,7 +87,7 @@ def _require_version(file: Path, data: bytes) -> None:
 
 
 def _require_listed(path: Path, manifest: Manifest) -> None:
-    needed = [manifest.graph.file, TOKENIZER_NAME]
+    needed = [manifest.graph.file, manifest.graph.weights_file, TOKENIZER_NAME]
     if manifest.text.chat_template is not None:
         needed.append(manifest.text.chat_template)
     for name in needed:

@@ -77,6 +77,11 @@ def test_a_manifest_of_another_version_is_told_apart_from_a_damaged_one(bundle: 
         load_bundle(bundle)
 
 
+def test_a_manifest_that_says_no_revision_is_of_the_first(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["graph"].pop("revision"))
+    assert load_bundle(bundle).manifest.graph.revision == 1
+
+
 def test_an_unknown_field_is_refused(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["graph"].update(surprise=1))
     with pytest.raises(BundleError, match="surprise"):
@@ -97,7 +102,7 @@ def test_a_name_that_leaves_the_bundle_is_refused(bundle: Path, name: str) -> No
         load_bundle(bundle, check_files=False)
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
 def test_what_will_be_opened_must_be_vouched_for(bundle: Path, name: str) -> None:
     edit_manifest(bundle, lambda manifest: manifest["files"].pop(name))
     with pytest.raises(BundleError, match=rf"names {name} without its hash"):
