@@ -30,14 +30,16 @@ def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of panels, for logs.")] = False,
 ) -> None:
-    """Run a star on this machine: one hub, several targets, their answers side by side, then the figures."""
+    """Run a star on this machine: a hub and several targets, answers and monitor side by side, then the figures."""
     import asyncio
     import os
     import sys
 
     from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.cli.demo_hub import HubWatch
     from starsd_edge.cli.demo_star import Star, StarPlan
-    from starsd_edge.cli.demo_view import LiveView, PlainView, summary, view_console
+    from starsd_edge.cli.demo_view import LiveView, PlainView, hub_summary, summary, view_console
+    from starsd_edge.cli.monitor import feed_client
 
     cores = os.cpu_count() or 1
     plan = StarPlan(
@@ -58,8 +60,12 @@ def demo(
     def announce(url: str) -> None:
         console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {url}")
 
-    results = asyncio.run(Star(plan, view, announce=announce).run())
+    watch = HubWatch(lambda url: feed_client(url, None).items(), view.hub)
+    results = asyncio.run(Star(plan, view, announce=announce, follow=watch.follow).run())
     console.print(summary(names, results))
+    board = watch.whole()
+    if board is not None:
+        console.print(hub_summary(board, console))
     failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
     if failed:
         raise StarsdError("; ".join(failed))

@@ -12,10 +12,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starsd_edge.children import end_with_parent
+from starsd_edge.cli.tasks import meanwhile
 from starsd_edge.errors import StarsdError
+
+if TYPE_CHECKING:
+    from starsd_edge.telemetry.monitor.board import Board
+    from starsd_edge.telemetry.monitor.feed_client import Link
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 _HUB_START_S = 120.0  # loading a draft model from a slow disk; a hub that hangs must not hang the demo
@@ -74,6 +79,13 @@ class View(Protocol):
     def end(self, target: int, result: TargetResult) -> None:
         """It is over."""
 
+    def hub(self, news: Board | Link) -> None:
+        """How the hub fares, or how its feed is connected."""
+
+
+async def _nothing(url: str) -> None:
+    """Nothing else goes on."""
+
 
 class Star:
     """A hub and its targets."""
@@ -84,10 +96,15 @@ class Star:
         view: View,
         program: Sequence[str] = PROGRAM,
         announce: Callable[[str], None] = lambda url: None,
+        follow: Callable[[str], Coroutine[None, None, None]] = _nothing,
     ) -> None:
-        """`announce`: told the hub's address once it listens."""
+        """Args:
+        announce: told the hub's address once it listens.
+        follow: what else goes on while the targets answer; given the address, and cancelled at their end.
+        """
         self._plan = plan
         self._announce = announce
+        self._follow = follow
         self._view = view
         self._program = program
 
@@ -104,8 +121,9 @@ class Star:
             self._announce(url)
             started = time.monotonic()
             with self._view:
-                answers = [self._answer(number, url, started) for number in range(len(plan.prompts))]
-                return await _all_of(answers)
+                async with meanwhile(self._follow(url)):
+                    answers = [self._answer(number, url, started) for number in range(len(plan.prompts))]
+                    return await _all_of(answers)
 
     async def _answer(self, number: int, url: str, started: float) -> TargetResult:
         plan = self._plan

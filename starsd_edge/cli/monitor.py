@@ -45,7 +45,7 @@ def monitor(
     if replay is not None and (record is not None or token_file is not None):
         raise UsageError("--replay shows a file: leave out --record and --token-file")
     if replay is None:
-        client = _client(hub, token_file)
+        client = feed_client(hub, token_file)
         watch = Watch(hub, client.items, record)
     else:
         path, sleep = replay, _no_sleep if once else asyncio.sleep
@@ -62,7 +62,8 @@ async def _no_sleep(seconds: float) -> None:
     """What is shown once is shown at once."""
 
 
-def _client(hub: str, token_file: Path | None) -> FeedClient:
+def feed_client(hub: str, token_file: Path | None) -> FeedClient:
+    """What reads the feed of the hub at this address."""
     import random
     import time
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,9 +117,9 @@ class OnnxEngine:
         seq.new_keys, seq.new_values = new[: len(self._layers)], new[len(self._layers) :]
         return Step(logits, features)
 
-    def _run(self, feeds: dict[str, npt.NDArray[np.generic]]) -> list[npt.NDArray[np.generic]]:
+    def _run(self, feeds: dict[str, npt.NDArray[np.generic]]) -> list[npt.NDArray[Any]]:
         try:
-            outputs: list[npt.NDArray[np.generic]] = self._session.run(self._outputs, feeds)
+            outputs: list[npt.NDArray[Any]] = self._session.run(self._outputs, feeds)
         except Exception as error:  # ONNX Runtime's own exceptions share no useful base
             raise EngineError(
                 f"ONNX Runtime cannot run the graph: {_reason(error)}; export the bundle again"
