@@ -27,7 +27,8 @@ _LEAST_PANEL_ROWS = 5
 _PANEL_FRAME = 4  # columns of a panel's border and padding
 _BESIDE = 120  # columns from which the hub stands beside the answers and not below them
 _GAP = 2  # columns between answers and hub
-_MOST_ROWS = 54  # beside the hub
+_LEAST_BESIDE_ROWS = 24  # where few panels leave the hub more room than they take
+_SUMMARY_WIDTH = 80
 _REDRAWS_PER_S = 8.0
 _LINE_WIDTH = 66  # with the target's name in front it fits 80 columns
 _HEADINGS = (
@@ -130,15 +131,15 @@ class LiveView:
     def picture(self) -> RenderableType:
         """All of it at the size that the terminal has now, a line less so that it scrolls nothing away."""
         width, height = self._console.width, self._console.height - 1
-        if width >= _BESIDE:
-            return self._beside(width, min(height, _MOST_ROWS))
+        rows = min(height, max(_LEAST_BESIDE_ROWS, _PANEL_ROWS * len(self._names))) // len(self._names)
+        if width >= _BESIDE and rows >= _LEAST_PANEL_ROWS:
+            return self._beside(width, rows)
         return self._below(width, height)
 
-    def _beside(self, width: int, height: int) -> RenderableType:
-        """Panels one below the other on the left, the monitor on the right."""
-        left = (width - _GAP) // 2
+    def _beside(self, width: int, rows: int) -> RenderableType:
+        """Panels of so many rows one below the other on the left, the monitor on the right."""
+        left = width * 2 // 5
         right = width - _GAP - left
-        rows = max(_LEAST_PANEL_ROWS, height // len(self._names))
         panels = Group(*(self._panel(target, left, rows) for target in range(len(self._names))))
         grid = Table.grid(padding=(0, _GAP, 0, 0))
         grid.add_column(width=left)
@@ -168,7 +169,7 @@ class LiveView:
 
 def hub_summary(board: Board, console: Console) -> RenderableType:
     """What the hub did, from the beginning to the end."""
-    width = console.width
+    width = min(console.width, _SUMMARY_WIDTH)
     marks = marks_for(console.encoding)
     lines = [heading("the hub", width), *figure_lines(board.hub, width, marks)]
     lines.append(heading("acceptance by level", width))
