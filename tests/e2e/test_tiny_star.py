@@ -38,7 +38,6 @@ def test_a_target_with_a_hub_answers_as_alone(tiny: Bundle, tiny_bundles: dict[s
         hub = start_hub(stack, tiny_bundles["int8"].path)
         (answer,) = answers(ask(stack, tiny, *BRIEF, "--hub", hub.url, "--require-hub", "--draft-wait", 20))
         assert answer["token_ids"] == brief
-        assert answer["figures"]["tokens_per_round"] > 1
         assert hub.status()["drafters"][0]["drafts"] > 0
 
 
