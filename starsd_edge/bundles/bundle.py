@@ -9,7 +9,7 @@ import msgspec
 
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.integrity import sha256_file
-from starsd_edge.bundles.manifest import SCHEMA_VERSION, Manifest
+from starsd_edge.bundles.manifest import GRAPH_REVISION, SCHEMA_VERSION, Manifest
 from starsd_edge.errors import BundleError
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -45,6 +45,19 @@ def load_bundle(path: Path, *, check_files: bool = True) -> Bundle:
     for name, digest in manifest.files.items():
         _check_file(path, name, digest if check_files else None)
     return Bundle(path, manifest)
+
+
+def why_make(path: Path) -> str:
+    """Why the bundle at this place has to be made, or made again; "" where it is whole and what `export` writes now."""
+    if not path.exists():
+        return "there is none yet"
+    try:
+        revision = load_bundle(path).manifest.graph.revision
+    except BundleError:
+        return "the one that is there is damaged"
+    if revision != GRAPH_REVISION:
+        return f"the one that is there has graph revision {revision}, this version writes {GRAPH_REVISION}"
+    return ""
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -88,7 +101,7 @@ def _require_version(file: Path, data: bytes) -> None:
 
 
 def _require_listed(path: Path, manifest: Manifest) -> None:
-    needed = [manifest.graph.file, TOKENIZER_NAME]
+    needed = [manifest.graph.file, manifest.graph.weights_file, TOKENIZER_NAME]
     if manifest.text.chat_template is not None:
         needed.append(manifest.text.chat_template)
     for name in needed:
