@@ -129,6 +129,15 @@ def test_hub_that_is_away_is_said_once(command: RunTarget, engine: PrefixEngine)
     assert "cannot be reached" in command.refused("--prompt", PROMPT, "--hub", hub.url, "--require-hub")
 
 
+def test_hub_that_a_file_may_name_is_left_alone_without_speculation(command: RunTarget, engine: PrefixEngine) -> None:
+    with ScriptedHub() as hub:
+        ended = command("--prompt", PROMPT, "--max-tokens", 30, "--hub", hub.url, "--no-speculation")
+        assert (ended.code, ended.out) == (0, expected(engine).text + "\n")
+        assert ended.err.splitlines()[0] == "the hub is left alone: --no-speculation decodes token by token"
+        assert command("--prompt", "a", "--hub", "", "--token-file", "/nowhere/token", "--require-hub").code == 0
+        assert hub.hellos == []
+
+
 def test_wrong_token(command: RunTarget, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret-word\n")
@@ -273,7 +282,6 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
         (["--prompt", "a", "--require-hub"], "need --hub"),
         (["--prompt", "a", "--draft-wait", "inf"], "number of seconds"),
         (["--prompt", "a", "--draft-wait", "-1"], "--draft-wait"),
-        (["--prompt", "a", "--hub", "ws://h:1", "--no-speculation"], "leave out"),
         (["--prompt", "a", "--hub", "ws://h:1", "--token-file", "/nowhere/token"], "cannot be read"),
     ],
 )

@@ -1,0 +1,127 @@
+"""The options of `run-target`, in the groups of its help."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from starsd_edge.cli.sampling_options import SamplingOptions
+from starsd_edge.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """What is asked."""
+
+    __panel__: ClassVar[str] = "Prompts"
+
+    prompt: Annotated[
+        tuple[str, ...], typer.Option(help="A prompt; may be given several times.", show_default=False)
+    ] = ()
+    prompts: Annotated[
+        Path | None, typer.Option(help="File with one prompt per line; - is standard input.", show_default=False)
+    ] = None
+    raw: Annotated[
+        bool, typer.Option(help="Take prompts as they are, without the chat template.", show_default=False)
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubOptions:
+    """The draft server, if any."""
+
+    __panel__: ClassVar[str] = "Hub"
+
+    hub: Annotated[
+        str | None,
+        typer.Option(help="Draft server, like ws://192.168.1.20:8317; an empty one is none.", show_default=False),
+    ] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
+        None
+    )
+    require_hub: Annotated[bool, typer.Option(help="Fail if the hub cannot be reached.", show_default=False)] = False
+    name: Annotated[str, typer.Option(help="Name of this target for the hub's monitor.")] = "target"
+
+    def __post_init__(self) -> None:
+        if self.hub is None and (self.require_hub or self.token_file is not None):
+            raise UsageError("--require-hub and --token-file need --hub, the address of the hub")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions:
+    """Where an answer ends."""
+
+    __panel__: ClassVar[str] = "Length"
+
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256
+    context: Annotated[
+        int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
+    ] = None
+    stop: Annotated[
+        tuple[str, ...],
+        typer.Option(help="Text that ends an answer; may be given several times.", show_default=False),
+    ] = ()
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(
+            help="Go on after an end-of-sequence token, which becomes part of the answer.", show_default=False
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """How far to guess ahead. None leaves a number to the program."""
+
+    __panel__: ClassVar[str] = "Drafts"
+
+    speculation: Annotated[
+        bool,
+        typer.Option(help="Verify drafts; without, decode token by token and leave the hub alone.", show_default=False),
+    ] = True
+    draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
+    draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
+    draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
+    draft_wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Most seconds to wait for a draft; without it, as long as waiting pays."),
+    ] = None
+    allow_inexact: Annotated[
+        bool, typer.Option(help="Verify trees where only chains are exact (int8 weights).", show_default=False)
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.draft_wait is not None and not math.isfinite(self.draft_wait):
+            raise UsageError(f"--draft-wait is a number of seconds, not {self.draft_wait}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """How answers are written."""
+
+    __panel__: ClassVar[str] = "Output"
+
+    json: Annotated[bool, typer.Option(help="One JSON object per answer, nothing else.", show_default=False)] = False
+    stream_json: Annotated[
+        bool,
+        typer.Option(help="JSON objects: the text piece by piece, then the answer as by --json.", show_default=False),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTargetOptions:
+    """All of them."""
+
+    bundle: Annotated[str, typer.Argument(help="Directory or name of a bundle that `starsd-edge export` wrote.")]
+    prompts: PromptOptions
+    hub: HubOptions
+    length: LengthOptions
+    sampling: SamplingOptions
+    drafts: DraftOptions
+    output: OutputOptions
+    device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None

@@ -1,0 +1,186 @@
+"""What stands before the first answer of `run-target`: the target, its link to a hub, its drafts, its reports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starsd_edge.cli.token_file import read_token
+
+if TYPE_CHECKING:
+    from starsd_edge.cli.run_target_options import HubOptions, RunTargetOptions
+    from starsd_edge.speculation.sampling import SamplingParams
+    from starsd_jetson.decoder import Answer, Piece, Request
+    from starsd_jetson.drafting import DraftSource
+    from starsd_jetson.hub_address import HubAddress
+    from starsd_jetson.hub_link import HubLink
+    from starsd_jetson.reporting import Reporter
+    from starsd_jetson.target import Target
+
+_FIRST_CONNECT_S = 1.0
+"""A hub that is there answers sooner; one that is not must not hold up the first answer."""
+_REQUIRED_CONNECT_S = 10.0
+_HUB_LEFT_ALONE = "the hub is left alone: --no-speculation decodes token by token"
+
+
+@dataclass(frozen=True)
+class TargetSetup:
+    """Ready to answer.
+
+    Attributes:
+        request: what all answers have in common; it has no prompt.
+        source: where drafts come from.
+        link: to the hub, None without one.
+        reporter: tells the hub of every round, None without one.
+    """
+
+    target: Target
+    request: Request
+    source: DraftSource
+    link: HubLink | None
+    reporter: Reporter | None
+
+    def answer(self, request: Request, on_piece: Callable[[Piece], None], cancelled: Callable[[], bool]) -> Answer:
+        """Answer one request; see `starsd_jetson.decoder.decode`."""
+        from starsd_jetson.decoder import decode
+
+        try:
+            return decode(
+                self.target.engine,
+                self.target.tokenizer,
+                request,
+                self.source,
+                clock=time.monotonic,
+                on_piece=on_piece,
+                on_round=self.reporter.round if self.reporter else lambda done: None,
+                cancelled=cancelled,
+            )
+        finally:
+            if self.reporter:
+                self.reporter.idle()
+
+
+def hub_address(options: RunTargetOptions) -> HubAddress | None:
+    """Where the hub is; None where none is to be asked.
+
+    Raises:
+        UsageError: the address or the token file cannot be used.
+    """
+    if not options.hub.hub:
+        return None
+    from starsd_jetson.hub_address import HubAddress
+
+    token_file = options.hub.token_file
+    return HubAddress.parse(options.hub.hub, None if token_file is None else read_token(token_file))
+
+
+@contextmanager
+def target_setup(
+    options: RunTargetOptions,
+    sampling: SamplingParams,
+    address: HubAddress | None,
+    notice: Callable[[str], None],
+) -> Iterator[TargetSetup]:
+    """Open the target and connect it; the link ends with the block.
+
+    Args:
+        notice: takes a line about the link, from any thread, once it is clear that the command goes on.
+
+    Raises:
+        StarsdError: the bundle or the engine cannot be opened, or a required hub cannot be reached.
+    """
+    target, request = _open(options, sampling)
+    with ExitStack() as stack:
+        link = None
+        if address is not None and options.drafts.speculation:
+            notices = _Notices(notice)
+            link = stack.enter_context(_hub_link(address, target, options.hub.name, request, notices))
+            _wait_for_hub(link, options.hub)
+            notices.release()
+        elif address is not None:
+            notice(_HUB_LEFT_ALONE)
+        source = _draft_source(link, options)
+        yield TargetSetup(target, request, source, link, _reporter(link, source))
+
+
+def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, Request]:
+    from starsd_edge.bundles.bundle import load_bundle
+    from starsd_edge.bundles.cache import find_bundle
+    from starsd_jetson.decoder import Request
+    from starsd_jetson.target import Target, draft_shape
+
+    drafts, length = options.drafts, options.length
+    bundle = load_bundle(find_bundle(options.bundle))
+    target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
+    shape = draft_shape(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
+    sampling.check_tokens(target.tokenizer.size)
+    context = target.context(length.context)
+    return target, Request((), sampling, length.max_tokens, context, shape, length.stop, length.ignore_eos)
+
+
+class _Notices:
+    """Lines about the link, held back until it is clear that the command goes on: if not, the error says it all."""
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._lock = threading.Lock()
+        self._held: list[str] | None = []
+
+    def __call__(self, line: str) -> None:
+        with self._lock:
+            if self._held is not None:
+                self._held.append(line)
+                return
+        self._notice(line)
+
+    def release(self) -> None:
+        """Show those held back, and all that follow at once."""
+        with self._lock:
+            held, self._held = self._held or [], None
+        for line in held:
+            self._notice(line)
+
+
+def _hub_link(address: HubAddress, target: Target, name: str, request: Request, notices: _Notices) -> HubLink:
+    import random
+
+    from starsd_jetson.hub_link import HubLink
+
+    hello = target.hello(name, request.shape, request.context)
+    return HubLink(address, hello, notices, time.monotonic, random.random)
+
+
+def _wait_for_hub(link: HubLink, options: HubOptions) -> None:
+    """A hub that is there drafts from the first answer on; one that is not may come later, unless it is required."""
+    from starsd_jetson.hub_endings import HubError
+
+    try:
+        link.wait_for_hub(_REQUIRED_CONNECT_S if options.require_hub else _FIRST_CONNECT_S)
+    except HubError:
+        if options.require_hub:
+            raise
+
+
+def _draft_source(link: HubLink | None, options: RunTargetOptions) -> DraftSource:
+    from starsd_jetson.drafting import NgramDrafts, NoDrafts
+    from starsd_jetson.hub_drafting import HubDrafts
+    from starsd_jetson.patience import Patience
+
+    if not options.drafts.speculation:
+        return NoDrafts()
+    if link is None:
+        return NgramDrafts()
+    return HubDrafts(link.open_channel, NgramDrafts(), Patience(options.drafts.draft_wait), time.monotonic)
+
+
+def _reporter(link: HubLink | None, source: DraftSource) -> Reporter | None:
+    from starsd_jetson.hub_drafting import HubDrafts
+    from starsd_jetson.reporting import Reporter
+
+    if link is None or not isinstance(source, HubDrafts):
+        return None
+    return Reporter(link.report, lambda: source.why_off, time.monotonic)
