@@ -145,7 +145,8 @@ class HubLink:
         """What the link has seen so far."""
         with self._changed:
             self._read_tcp()
-            return LinkFigures(self._drafter, self._tcp, self._link_times.smoothed_s, self._connections)
+            is_up = self._welcomed_at is not None
+            return LinkFigures(self._drafter, self._tcp, self._link_times.smoothed_s, self._connections, is_up)
 
     # The decode thread and the link's thread, with the lock held.
 

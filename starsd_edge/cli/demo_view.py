@@ -12,8 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.cli.answer_output import printable
 from starsd_edge.cli.demo_star import TargetResult
+from starsd_edge.cli.text_streams import printable
 
 _PANEL_ROWS = 18
 _PANEL_FRAME = 4  # columns of a panel's border and padding

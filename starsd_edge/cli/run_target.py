@@ -5,6 +5,7 @@ prompt_input         what is asked
 target_setup         the target, its link, its drafts
 answer_run           the answers
 answer_output        how they leave
+chat                 a chat instead
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -23,7 +23,6 @@ from starsd_edge.cli.run_target_options import OutputOptions, RunTargetOptions
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
-    from starsd_edge.cli.target_setup import TargetSetup
     from starsd_edge.speculation.sampling import SamplingParams
 
 
@@ -34,32 +33,44 @@ def register(app: typer.Typer) -> None:
 
 def run_target(options: RunTargetOptions) -> None:
     """Answer prompts. The text is that of the model alone, whatever a hub does; only the speed changes."""
-    from starsd_edge.cli.prompt_input import gather_prompts
-    from starsd_edge.cli.target_setup import hub_address, target_setup
     from starsd_edge.runtime.loading import check_device
 
     check_device(options.device)
-    address = hub_address(options)
-    prompts = gather_prompts(options.prompts)
-    sampling = options.sampling.params(seed=secrets.randbits(64))
-    output = _output(options.output, options.hub.name, sampling)
-    with target_setup(options, sampling, address, output.notice) as setup:
-        code = _answer_prompts(setup, prompts, options.prompts.raw, output)
+    try:
+        code = _chat(options) if options.prompts.chat else _answer_prompts(options)
+    except BrokenPipeError:
+        # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
     if code:
         raise typer.Exit(code)
 
 
-def _answer_prompts(setup: TargetSetup, prompts: Sequence[str], raw: bool, output: AnswerOutput) -> int:
+def _answer_prompts(options: RunTargetOptions) -> int:
     from starsd_edge.cli.answer_run import AnswerRun
     from starsd_edge.cli.interrupt import interruptible
+    from starsd_edge.cli.prompt_input import gather_prompts
+    from starsd_edge.cli.target_setup import hub_address, target_setup
 
-    try:
-        with interruptible() as interrupted:
-            return AnswerRun(setup, output, interrupted).answer_all(prompts, raw)
-    except BrokenPipeError:
-        # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    address = hub_address(options)
+    prompts = gather_prompts(options.prompts)
+    sampling = options.sampling.params(seed=secrets.randbits(64))
+    output = _output(options.output, options.hub.name, sampling)
+    with target_setup(options, sampling, address, output.notice) as setup, interruptible() as interrupted:
+        return AnswerRun(setup, output, interrupted).answer_all(prompts, options.prompts.raw)
+
+
+def _chat(options: RunTargetOptions) -> int:
+    from starsd_edge.cli.chat import run_chat
+    from starsd_edge.cli.target_setup import hub_address, target_setup
+    from starsd_edge.cli.text_streams import TextStreams, printable
+
+    address = hub_address(options)
+    streams = TextStreams(sys.stdout, sys.stderr)
+    with target_setup(
+        options, options.sampling.params(seed=0), address, lambda line: streams.say(printable(line))
+    ) as setup:
+        return run_chat(setup, options, streams)
 
 
 def _output(options: OutputOptions, name: str, sampling: SamplingParams) -> AnswerOutput:

@@ -28,6 +28,18 @@ class PromptOptions:
     raw: Annotated[
         bool, typer.Option(help="Take prompts as they are, without the chat template.", show_default=False)
     ] = False
+    chat: Annotated[
+        bool,
+        typer.Option(help="Talk with the model, which reads what was said before.", show_default=False),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if not self.chat:
+            return
+        if self.prompt or self.prompts is not None:
+            raise UsageError("--chat reads messages from standard input: leave out --prompt and --prompts")
+        if self.raw:
+            raise UsageError("--chat uses the model's chat template: leave out --raw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +122,9 @@ class OutputOptions:
         bool,
         typer.Option(help="JSON objects: the text piece by piece, then the answer as by --json.", show_default=False),
     ] = False
+    tint: Annotated[bool, typer.Option(help="In a chat, colour tokens by what guessed them.", show_default=False)] = (
+        False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,3 +140,9 @@ class RunTargetOptions:
     output: OutputOptions
     device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None
+
+    def __post_init__(self) -> None:
+        if self.prompts.chat and (self.output.json or self.output.stream_json):
+            raise UsageError("--chat writes for people: leave out --json and --stream-json")
+        if self.output.tint and not self.prompts.chat:
+            raise UsageError("--tint is for --chat: leave it out, or give --chat")

@@ -19,12 +19,14 @@ class LinkFigures:
         tcp: the kernel's round-trip times of the present or last connection; None when there was none.
         link_s: smoothed time that a draft's round trip spent outside the hub, in seconds; 0 before the first draft.
         connections: times the hub accepted this target.
+        is_up: the hub is there now.
     """
 
     drafter: str = ""
     tcp: TcpRtt | None = None
     link_s: float = 0.0
     connections: int = 0
+    is_up: bool = False
 
 
 @dataclass
