@@ -93,7 +93,7 @@ def run_command(state: ChatState, line: str) -> Outcome:
     if command is None:
         near = get_close_matches(name.lower(), commands(), n=1)
         meant = f"did you mean /{near[0]}?" if near else "/help lists them"
-        raise UsageError(f"there is no command /{name}: {meant} (a message that begins with a slash: write two)")
+        raise UsageError(f"there is no command /{name}: {meant}; // begins a message")
     return command.run(state, text.strip())
 
 
