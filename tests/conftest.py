@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.cache import CACHE_VARIABLE
 from starsd_edge.bundles.catalogue import resolve_model
+from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.text.tokenizer import Tokenizer
@@ -15,6 +19,17 @@ from tests.support.bundle_store import exported
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu")
 _ENGINE_THREADS = 2
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_configuration() -> Iterator[None]:
+    """What tests see does not depend on the options that whoever runs them has set."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(VARIABLE_PREFIX) and name != CACHE_VARIABLE:
+                patch.delenv(name)
+        patch.setenv(CONFIG_VARIABLE, os.devnull)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,9 +16,10 @@ from transformers import PreTrainedModel
 
 from starsd_edge import __version__
 from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, write_manifest
+from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import feature_fingerprint, tokenizer_fingerprint
 from starsd_edge.bundles.integrity import hash_files, staged_directory
-from starsd_edge.bundles.manifest import MANIFEST_NAME, Fingerprints, Graph, Manifest, ModelShape, TextRules
+from starsd_edge.bundles.manifest import Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
 from starsd_edge.runtime.torch_model import head_width

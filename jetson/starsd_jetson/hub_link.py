@@ -49,6 +49,7 @@ _CLOSE_TIMEOUT_S = 1.0
 _THREAD_TIMEOUT_S = 2 * _CLOSE_TIMEOUT_S + 1.0
 
 _library_log = logging.getLogger("starsd_jetson.websockets")
+_library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
 _library_log.addHandler(logging.NullHandler())
 
 

@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.integrity import sha256_file
-from starsd_edge.bundles.manifest import MANIFEST_NAME, SCHEMA_VERSION, Manifest
+from starsd_edge.bundles.manifest import SCHEMA_VERSION, Manifest
 from starsd_edge.errors import BundleError
 
 TOKENIZER_NAME = "tokenizer.json"

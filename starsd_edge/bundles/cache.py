@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from starsd_edge.bundles.manifest import MANIFEST_NAME
 from starsd_edge.errors import BundleError, UsageError
 
+MANIFEST_NAME = "manifest.json"
+"""The file that makes a directory a bundle."""
 CACHE_VARIABLE = "STARSD_CACHE"
 
 

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 
 Positive = Annotated[int, Meta(ge=1)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
@@ -95,12 +96,12 @@ def _run_pip(arguments: list[str], temporary: Path, log: Path, tick: Callable[[]
 
 
 def _bytes_below(directory: Path) -> int:
+    """Of files and directories that vanish while they are counted, which pip's do, what was seen."""
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip moves its files while they are counted
-            continue
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(folder) / name).stat().st_size
     return total
 
 

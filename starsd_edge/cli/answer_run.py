@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
     from starsd_edge.cli.target_setup import TargetSetup
     from starsd_jetson.decoder import Answer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,12 @@ class AnswerRun:
             figures = Figures()
             for sums in (figures, total):
                 sums.add(len(answer.token_ids), answer.prefill_s, answer.decode_s, answer.stats)
+            log.debug("answer %d of %d: %d rounds", number, len(prompts), answer.stats.rounds)
             self.output.end(number, answer, figures, link_figures)
         self.output.total(total, link_figures)
         return INTERRUPTED if self.interrupted() else code
 
     def _answer(self, prompt: str, raw: bool) -> Answer:
         request = replace(self.setup.request, prompt=self.setup.target.encode(prompt, raw))
+        log.debug("answering a prompt of %d tokens", len(request.prompt))
         return self.setup.answer(request, self.output.piece, self.interrupted)

@@ -18,8 +18,9 @@ from starsd_edge.bench.verify_curve import measure_verify
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli import bench_modes, bench_rivals
-from starsd_edge.cli.bench_hub import hub_process
+from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
 from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.loading import check_device, open_engine
 from starsd_edge.speculation.tree import DraftShape
@@ -30,29 +31,11 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("onnxruntime", "torch", "transformers", "llama-cpp-python", "numpy")
 _VERIFY_PASSES = 20
+_NO_SETTINGS = ("drafter", "json")
+"""Options that the report has in another form, or that make no difference to it."""
 PLAIN_SPINNING = "plain_spinning"
 ONE_THREAD = "speculative_1_thread"
 _CAUSAL_LM = "causal-lm"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The options of the command, as they are there described."""
-
-    bundle: str
-    draft: str | None
-    drafters: tuple[str, ...]
-    prompts: Path | None
-    prompt_tokens: int
-    new_tokens: int
-    repeats: int
-    draft_depth: int | None
-    draft_wait_s: float | None
-    device: str
-    threads: int | None
-    hub_threads: int | None
-    checkpoint: str | None
-    tune: bool
 
 
 @dataclass(frozen=True)
@@ -97,14 +80,14 @@ class DecodeBench:
     """One run of the command.
 
     Args:
-        plan: what to measure.
+        options: what to measure.
         progress: told of each step.
     """
 
-    def __init__(self, plan: Plan, progress: Callable[[str], None]) -> None:
-        self._plan = plan
+    def __init__(self, options: BenchDecodeOptions, progress: Callable[[str], None]) -> None:
+        self._options = options
         self._progress = progress
-        self._threads = plan.threads or usable_cores()
+        self._threads = options.threads or usable_cores()
         self._modes: list[Mode] = []
         self._titles: dict[str, str] = {}
         self._links: dict[str, HubLink] = {}
@@ -116,26 +99,26 @@ class DecodeBench:
         Raises:
             StarsdError: something cannot be opened; nothing was measured.
         """
-        plan = self._plan
-        check_device(plan.device)
+        options = self._options
+        check_device(options.device)
         machine = describe_machine(_LIBRARIES)
         policy = bench_rivals.prepare_environment("passive")
         target = self._open_target()
-        messages = read_messages(plan.prompts)
-        prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), plan.prompt_tokens)
+        messages = read_messages(options.prompts)
+        prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), options.prompt_tokens)
         self._check_length(target)
-        checkpoint = bench_rivals.checkpoint_path(plan.checkpoint, target.bundle.manifest.source)
+        checkpoint = bench_rivals.checkpoint_path(options.checkpoint, target.bundle.manifest.source)
         with ExitStack() as stack:
             self._add_own_modes(bench_modes.without_end(target), stack)
             ours = [mode.name for mode in self._modes]
             self._add_rivals(checkpoint, target.bundle)
-            runs = run_by_turns(self._modes, prompts, plan.new_tokens, plan.repeats, self._progress)
+            runs = run_by_turns(self._modes, prompts, options.new_tokens, options.repeats, self._progress)
             links = {name: link.figures for name, link in self._links.items()}
-        committed = plan.prompt_tokens + plan.new_tokens // 2
+        committed = options.prompt_tokens + options.new_tokens // 2
         self._progress("verify passes")
         text = [*prompts[0], *runs[PLAIN][0].token_ids]
         verify_s = measure_verify(target.engine, text, committed, _VERIFY_PASSES)
-        figures = decode_figures(Measured(runs, plan.prompt_tokens, verify_s, links), label_of(plan.device))
+        figures = decode_figures(Measured(runs, options.prompt_tokens, verify_s, links), label_of(options.device))
         return Outcome(
             report=Report(figures, machine, self._settings(target, len(prompts), committed, policy)),
             titles=self._titles,
@@ -151,10 +134,10 @@ class DecodeBench:
         from starsd_jetson.target import Target
 
         self._progress("loading the target")
-        return Target.open(load_bundle(find_bundle(self._plan.bundle)), self._plan.device, self._threads)
+        return Target.open(load_bundle(find_bundle(self._options.bundle)), self._options.device, self._threads)
 
     def _check_length(self, target: Target) -> None:
-        wanted = self._plan.prompt_tokens + self._plan.new_tokens
+        wanted = self._options.prompt_tokens + self._options.new_tokens
         most = target.context(None)
         if wanted > most:
             raise UsageError(
@@ -166,18 +149,18 @@ class DecodeBench:
         from starsd_jetson.drafting import NgramDrafts, NoDrafts
         from starsd_jetson.target import draft_shape
 
-        plan = self._plan
-        shape = draft_shape(target.engine.spec, plan.draft_depth, None, None)
+        options = self._options
+        shape = draft_shape(target.engine.spec, options.draft_depth, None, None)
         self._add(bench_modes.OurMode(PLAIN, target, NoDrafts(), shape), "plain")
-        if plan.tune:
-            engine = open_engine(target.bundle, plan.device, self._threads, spinning=True)
+        if options.tune:
+            engine = open_engine(target.bundle, options.device, self._threads, spinning=True)
             spinning = replace(target, engine=engine)
             self._add(bench_modes.OurMode(PLAIN_SPINNING, spinning, NoDrafts(), shape), "plain spinning")
         self._add(bench_modes.OurMode(NGRAM, target, NgramDrafts(), shape), "local ngram")
-        for number, drafter in enumerate(plan.drafters):
+        for number, drafter in enumerate(options.drafters):
             name = SPECULATIVE if number == 0 else f"{SPECULATIVE}_{drafter.replace('-', '_')}"
-            self._add_hub(name, f"hub {drafter}", drafter, plan.hub_threads or self._threads, target, shape, stack)
-        if plan.tune and _CAUSAL_LM in plan.drafters:
+            self._add_hub(name, f"hub {drafter}", drafter, options.hub_threads or self._threads, target, shape, stack)
+        if options.tune and _CAUSAL_LM in options.drafters:
             self._add_hub(ONE_THREAD, "hub 1 thread", _CAUSAL_LM, 1, target, shape, stack)
 
     def _add_hub(
@@ -192,13 +175,13 @@ class DecodeBench:
     ) -> None:
         self._progress(f"starting a hub: {drafter}")
         arguments = ["--drafter", drafter, "--threads", str(threads), "--require-drafter"]
-        if drafter == _CAUSAL_LM and self._plan.draft is not None:
-            arguments.insert(0, str(find_bundle(self._plan.draft)))
+        if drafter == _CAUSAL_LM and self._options.draft is not None:
+            arguments.insert(0, str(find_bundle(self._options.draft)))
         url = stack.enter_context(hub_process(arguments))
         link = stack.enter_context(bench_modes.hub_link(url, target, shape))
         self._links[name] = link
         self._add(
-            bench_modes.OurMode(name, target, bench_modes.hub_drafts(link, self._plan.draft_wait_s), shape), title
+            bench_modes.OurMode(name, target, bench_modes.hub_drafts(link, self._options.draft_wait), shape), title
         )
 
     def _add_rivals(self, path: Path | None, bundle: Bundle) -> None:
@@ -213,7 +196,7 @@ class DecodeBench:
         )
         if path.suffix == ".gguf":
             self._progress("loading llama.cpp")
-            context = self._plan.prompt_tokens + self._plan.new_tokens
+            context = self._options.prompt_tokens + self._options.new_tokens
             self._try(lambda: bench_rivals.LlamaCppMode(path, context, self._threads), "llama.cpp GGUF", "llama.cpp")
 
     def _try(self, open_mode: Callable[[], Mode], title: str, library: str) -> None:
@@ -243,12 +226,13 @@ class DecodeBench:
         manifest = target.bundle.manifest
         return {
             "command": "bench decode",
-            **asdict(replace(self._plan, prompts=None)),
-            "prompts": str(self._plan.prompts or "shipped"),
+            **{name: value for name, value in asdict(self._options).items() if name not in _NO_SETTINGS},
+            "drafters": self._options.drafters,
+            "prompts": str(self._options.prompts or "shipped"),
             "number_of_prompts": prompts,
             "prompt_treatment": TREATMENT,
             "threads": self._threads,
-            "hub_threads": self._plan.hub_threads or self._threads,
+            "hub_threads": self._options.hub_threads or self._threads,
             "omp_wait_policy": policy,
             "source_fp": manifest.fingerprints.source_fp,
             "weights": manifest.graph.weights,

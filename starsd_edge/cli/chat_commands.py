@@ -9,7 +9,8 @@ from enum import Enum, auto
 from functools import cache, partial
 
 from starsd_edge.cli.chat_conversation import Conversation
-from starsd_edge.cli.chat_settings import RANDOM, ChatSettings, setting_options
+from starsd_edge.cli.chat_settings import ChatSettings, help_of, setting_options, usage
+from starsd_edge.cli.options import OptionField
 from starsd_edge.errors import UsageError
 
 PREFIX = "/"
@@ -111,10 +112,8 @@ def commands() -> Mapping[str, Command]:
         "tint": Command("/tint on|off", "Colour tokens by what guessed them.", _tint),
         "settings": Command("/settings", "Show all values of the following.", _settings),
     }
-    for setting, (kind, option) in setting_options().items():
-        value = "N" if kind is int else "X" if kind is float else f"N|{RANDOM}"
-        name = setting.replace("_", "-")
-        found[name] = Command(f"/{name} {value}", str(option.help), partial(_set, setting))
+    for option in setting_options().values():
+        found[option.key] = Command(usage(option), help_of(option), partial(_set, option))
     return found
 
 
@@ -165,12 +164,12 @@ def _tint(state: ChatState, text: str) -> Outcome:
     return Outcome(state, action=Action.LEGEND if state.tint else None)
 
 
-def _set(setting: str, state: ChatState, text: str) -> Outcome:
+def _set(option: OptionField, state: ChatState, text: str) -> Outcome:
     if text:
-        state = replace(state, settings=state.settings.changed(setting, text))
-    return Outcome(state, [f"{setting.replace('_', '-')}: {state.settings.shown(setting)}"])
+        state = replace(state, settings=state.settings.changed(option.name, text))
+    return Outcome(state, [f"{option.key}: {state.settings.shown(option.name)}"])
 
 
 def _settings(state: ChatState, text: str) -> Outcome:
-    values = [(setting.replace("_", "-"), state.settings.shown(setting)) for setting in setting_options()]
+    values = [(option.key, state.settings.shown(option.name)) for option in setting_options().values()]
     return Outcome(state, table=values)

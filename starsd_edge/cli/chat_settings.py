@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
 from typer.models import OptionInfo
 
+from starsd_edge.cli.options import OptionField, option_fields
 from starsd_edge.cli.run_target_options import LengthOptions
 from starsd_edge.cli.sampling_options import SamplingOptions
 from starsd_edge.errors import UsageError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 RANDOM = "random"
 _SEED = "seed"
 _MAX_TOKENS = "max_tokens"
-_NO_COMMAND = ("logit_bias",)
 
 
 @dataclass(frozen=True)
@@ -65,24 +65,37 @@ class ChatSettings:
 
 
 @cache
-def setting_options() -> Mapping[str, tuple[Any, OptionInfo]]:
-    """Type and option of every setting that has a command, by the name of its field."""
-    options = _options(SamplingOptions) | {_MAX_TOKENS: _options(LengthOptions)[_MAX_TOKENS]}
-    return {name: option for name, option in options.items() if name not in _NO_COMMAND}
+def setting_options() -> Mapping[str, OptionField]:
+    """The options that have a command, by name."""
+    options = {option.name: option for option in option_fields(SamplingOptions) if not option.repeated}
+    lengths = {option.name: option for option in option_fields(LengthOptions)}
+    return {**options, _MAX_TOKENS: lengths[_MAX_TOKENS]}
 
 
-def _options(group: type[Any]) -> dict[str, tuple[Any, OptionInfo]]:
-    hints = get_type_hints(group, include_extras=True)
-    return {field.name: get_args(hints[field.name]) for field in fields(group)}
+def usage(option: OptionField) -> str:
+    """How its command is written."""
+    value = f"N|{RANDOM}" if option.name == _SEED else "X" if option.type is float else "N"
+    return f"/{option.key} {value}"
+
+
+def help_of(option: OptionField) -> str:
+    """What it does."""
+    return str(_info(option).help)
+
+
+def _info(option: OptionField) -> OptionInfo:
+    info: OptionInfo = get_args(option.parameter.annotation)[1]
+    return info
 
 
 def _number(name: str, text: str) -> Any:
-    kind, info = setting_options()[name]
+    option = setting_options()[name]
     try:
-        value = float(text) if kind is float else int(text)
+        value = option.type(text)
     except ValueError:
-        wanted = "a number" if kind is float else "a whole number"
-        raise UsageError(f"/{name.replace('_', '-')} takes {wanted}, not {text!r}") from None
-    if info.min is not None and value < info.min:
-        raise UsageError(f"{name.replace('_', ' ')} must be at least {info.min:g}, not {value}")
+        wanted = "a number" if option.type is float else "a whole number"
+        raise UsageError(f"/{option.key} takes {wanted}, not {text!r}") from None
+    least = _info(option).min
+    if least is not None and value < least:
+        raise UsageError(f"{option.key} must be at least {least:g}, not {value}")
     return value

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.completion import bundle_names
 from starsd_edge.errors import StarsdError
 
 PROMPTS = (
@@ -18,18 +21,27 @@ PROMPTS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The options of the command."""
+
+    target: Annotated[str, typer.Option(help="Bundle of the target model.", autocompletion=bundle_names)] = (
+        "smollm2-135m-fp32"
+    )
+    draft: Annotated[str, typer.Option(help="Bundle of the draft model.", autocompletion=bundle_names)] = (
+        "smollm2-135m-int8"
+    )
+    targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="How many targets.")] = 3
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96
+    plain: Annotated[bool, typer.Option(help="Lines instead of panels, for logs.", show_default=False)] = False
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo")(demo)
+    add_command(app, "demo", demo, DemoOptions)
 
 
-def demo(
-    target: Annotated[str, typer.Option(help="Bundle of the target model.")] = "smollm2-135m-fp32",
-    draft: Annotated[str, typer.Option(help="Bundle of the draft model.")] = "smollm2-135m-int8",
-    targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="How many targets.")] = 3,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of panels, for logs.")] = False,
-) -> None:
+def demo(options: DemoOptions) -> None:
     """Run a star on this machine: one hub, several targets, their answers side by side, then the figures."""
     import asyncio
     import os
@@ -38,27 +50,22 @@ def demo(
     from starsd_edge.bundles.cache import find_bundle
     from starsd_edge.cli.demo_star import Star, StarPlan
     from starsd_edge.cli.demo_view import LiveView, PlainView, summary, view_console
+    from starsd_edge.cli.hub_process import hub_process
 
     cores = os.cpu_count() or 1
-    plan = StarPlan(
-        target=find_bundle(target),
-        draft=find_bundle(draft),
-        prompts=PROMPTS[:targets],
-        max_tokens=max_tokens,
-        threads=max(1, cores // (targets + 1)),
-    )
+    threads = max(1, cores // (options.targets + 1))
+    target, draft = find_bundle(options.target), find_bundle(options.draft)
     console = view_console(sys.stdout)
     console.print(
-        f"One hub and {targets} targets on this machine share its {cores} CPU cores: every draft takes time from the "
-        "targets, so their speeds say nothing about devices of their own. What is accepted says more."
+        f"One hub and {options.targets} targets on this machine share its {cores} CPU cores: every draft takes time "
+        "from the targets, so their speeds say nothing about devices of their own. What is accepted says more."
     )
-    names = [f"target {number + 1}" for number in range(targets)]
-    view = PlainView(console, names) if plain or not console.is_terminal else LiveView(console, names)
-
-    def announce(url: str) -> None:
-        console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {url}")
-
-    results = asyncio.run(Star(plan, view, announce=announce).run())
+    names = [f"target {number + 1}" for number in range(options.targets)]
+    view = PlainView(console, names) if options.plain or not console.is_terminal else LiveView(console, names)
+    with hub_process([str(draft), "--threads", str(threads)]) as hub:
+        console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {hub}")
+        plan = StarPlan(target, hub, PROMPTS[: options.targets], options.max_tokens, threads)
+        results = asyncio.run(Star(plan, view).run())
     console.print(summary(names, results))
     failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
     if failed:

@@ -1,4 +1,4 @@
-"""The processes of the demo: started, read, and ended again whatever happens."""
+"""The demo's targets: processes that are started, read, and ended again whatever happens."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import json
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from starsd_edge.children import end_with_parent
-from starsd_edge.errors import StarsdError
+from starsd_edge.cli.hub_process import PROGRAM, own_environment
 
-PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
-_HUB_START_S = 120.0  # loading a draft model from a slow disk; a hub that hangs must not hang the demo
 _DRAFT_WAIT_S = 10.0  # what is accepted should not depend on what else the machine is doing
 _GRACE_S = 5.0  # from asking a process to end until it is killed
 _MAX_LINE_BYTES = 1 << 22  # an answer's line carries its token ids
@@ -29,14 +26,15 @@ class StarPlan:
     """What to run.
 
     Attributes:
-        target, draft: directories of bundles.
+        target: directory of the bundle.
+        hub: its address.
         prompts: one target for each.
         max_tokens: of an answer.
         threads: of each process's engine.
     """
 
     target: Path
-    draft: Path
+    hub: str
     prompts: Sequence[str]
     max_tokens: int
     threads: int
@@ -76,41 +74,23 @@ class View(Protocol):
 
 
 class Star:
-    """A hub and its targets."""
+    """The targets around a hub."""
 
-    def __init__(
-        self,
-        plan: StarPlan,
-        view: View,
-        program: Sequence[str] = PROGRAM,
-        announce: Callable[[str], None] = lambda url: None,
-    ) -> None:
-        """`announce`: told the hub's address once it listens."""
+    def __init__(self, plan: StarPlan, view: View, program: Sequence[str] = PROGRAM) -> None:
         self._plan = plan
-        self._announce = announce
         self._view = view
         self._program = program
 
     async def run(self) -> list[TargetResult]:
-        """Start the hub, then every target at once, and wait for their answers.
+        """Start every target at once, and wait for their answers."""
+        started = time.monotonic()
+        with self._view:
+            return await _all_of([self._answer(number, started) for number in range(len(self._plan.prompts))])
 
-        Raises:
-            StarsdError: the hub does not start.
-        """
-        plan = self._plan
-        hub_arguments = ["run-draft", str(plan.draft), "--port", "0", "--threads", str(plan.threads)]
-        async with _started([*self._program, *hub_arguments]) as hub:
-            url = await _address_of(hub)
-            self._announce(url)
-            started = time.monotonic()
-            with self._view:
-                answers = [self._answer(number, url, started) for number in range(len(plan.prompts))]
-                return await _all_of(answers)
-
-    async def _answer(self, number: int, url: str, started: float) -> TargetResult:
+    async def _answer(self, number: int, started: float) -> TargetResult:
         plan = self._plan
         result = TargetResult()
-        arguments = ["run-target", str(plan.target), "--hub", url, "--require-hub", "--stream-json"]
+        arguments = ["run-target", str(plan.target), "--hub", plan.hub, "--require-hub", "--stream-json"]
         arguments += ["--draft-wait", str(_DRAFT_WAIT_S)]
         arguments += ["--name", f"target-{number + 1}", "--max-tokens", str(plan.max_tokens)]
         arguments += ["--threads", str(plan.threads), "--prompt", plan.prompts[number]]
@@ -131,10 +111,15 @@ class Star:
 
 
 async def _all_of(answers: Sequence[Coroutine[None, None, TargetResult]]) -> list[TargetResult]:
-    """Their results. However this ends, all have ended: `gather` alone leaves when the first one is cancelled."""
+    """Their results. However this ends, all have ended, and none was cancelled twice: not `gather`, which cancels them
+    too, so that a second time would cut short what the first one set off.
+    """
     tasks = [asyncio.ensure_future(answer) for answer in answers]
     try:
-        return list(await asyncio.gather(*tasks))
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()  # raises what one of them raised
+        return [task.result() for task in tasks]
     finally:
         for task in tasks:
             task.cancel()
@@ -178,6 +163,7 @@ async def _started(command: Sequence[str]) -> AsyncIterator[_Child]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=_MAX_LINE_BYTES,
+        env=own_environment(),
         start_new_session=True,
         preexec_fn=partial(end_with_parent, signal.SIGTERM),
     )
@@ -186,19 +172,6 @@ async def _started(command: Sequence[str]) -> AsyncIterator[_Child]:
         yield child
     finally:
         await child.end()
-
-
-async def _address_of(hub: _Child) -> str:
-    """The ws:// address in the line with which a hub says that it listens."""
-    try:
-        line = await asyncio.wait_for(hub.stdout.readline(), _HUB_START_S)
-    except asyncio.TimeoutError:
-        raise StarsdError(f"the hub did not start within {_HUB_START_S:.0f} s: try `starsd-edge run-draft`") from None
-    words = line.decode(errors="replace").split()
-    address = next((word for word in words if word.startswith("ws://")), None)
-    if address is None:
-        raise StarsdError(f"the hub did not start: {await hub.last_words() or 'it gave no reason'}")
-    return address
 
 
 async def _lines(process: _Child) -> AsyncIterator[bytes]:

@@ -6,48 +6,63 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export")(export)
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.completion import model_names
 
 
-def export(
+@dataclass(frozen=True, kw_only=True)
+class ExportCommandOptions:
+    """The options of the command."""
+
     model: Annotated[
         str,
-        typer.Argument(help="Name of a model (`pull --list`), hf:ORG/NAME, a GGUF file or a safetensors directory."),
-    ],
-    weights: Annotated[str, typer.Option(help="fp32, or int8 (weight-only, for the CPU).")] = "fp32",
-    kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16",
+        typer.Argument(
+            help="Name of a model (`pull --list`), hf:ORG/NAME, a GGUF file or a safetensors directory.",
+            autocompletion=model_names,
+        ),
+    ]
+    weights: Annotated[str, typer.Option(help="fp32, or int8 (weight-only, for the CPU).")] = "fp32"
+    kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Directory of the bundle. Default: in the cache, found by its name later."),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "export", export, ExportCommandOptions)
+
+
+def export(options: ExportCommandOptions) -> None:
     """Export a model to a bundle: graph, weights, tokenizer and a manifest with a hash of every file.
 
     The graph is compared with the model it was made from before the bundle is put in place.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
     from starsd_edge.bundles.cache import bundles_dir
-    from starsd_edge.bundles.catalogue import resolve_model
+    from starsd_edge.bundles.catalogue import find_entry, resolve_model
     from starsd_edge.bundles.hugging_face import parse_hub_name
+    from starsd_edge.cli.fetching import fetch_progress
     from starsd_export.pipeline import ExportOptions, export_bundle
 
-    source = resolve_model(model)
-    hub_name = parse_hub_name(model)
-    name = f"{hub_name.short if hub_name else _stem(model)}-{weights}" + ("" if kv == "float16" else "-kv32")
+    kind = ExportOptions(weights=options.weights, kv_dtype=options.kv)
+    with fetch_progress(find_entry(options.model)) as fetched:
+        source = resolve_model(options.model, fetched)
+    hub_name = parse_hub_name(options.model)
+    stem = hub_name.short if hub_name else _stem(options.model)
+    name = f"{stem}-{options.weights}" + ("" if options.kv == "float16" else "-kv32")
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
-    options = ExportOptions(weights=weights, kv_dtype=kv, name=name, source=label)
-    destination = output or bundles_dir() / name
+    destination = options.output or bundles_dir() / name
     started = time.monotonic()
     with _steps() as progress:
-        bundle = export_bundle(source, destination, options, progress)
+        bundle = export_bundle(source, destination, replace(kind, name=name, source=label), progress)
     size = sum(file.stat().st_size for file in bundle.path.iterdir())
     worst = max(bundle.manifest.parity.values())
     typer.echo(bundle.path)

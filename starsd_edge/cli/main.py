@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -19,10 +21,12 @@ import typer
 
 from starsd_edge import __version__
 from starsd_edge.cli.extras import missing_extra
-from starsd_edge.errors import StarsdError
+from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX, Settings, path_of
+from starsd_edge.cli.settings_loading import load_settings
+from starsd_edge.errors import StarsdError, UsageError
 
 PROGRAM = "starsd-edge"
-COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "monitor", "demo", "bench")
+COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "monitor", "demo", "bench", "config")
 
 _TERMINATED = 128 + signal.SIGTERM
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,12 +41,15 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and give its exit code; what went wrong is one line on standard error."""
+    settings = Settings()
     try:
-        code = build_app()(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        code = build_app()(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=settings)
+    except UsageError as error:
+        return _fail(f"{error}{_elsewhere(settings)}", error.exit_code)
     except StarsdError as error:
         return _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # the arguments do not parse
-        return _refuse(error)
+        return _refuse(error, settings)
     except typer.Abort:
         return _fail("aborted", 1)
     except KeyboardInterrupt:
@@ -75,6 +82,15 @@ def build_app() -> typer.Typer:
 
 
 def _options(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=CONFIG_VARIABLE,
+            help="Take options from this TOML file instead of the usual ones (`config path`).",
+            show_default=False,
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -82,7 +98,9 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    pass
+    settings: Settings = context.obj
+    load_settings(settings, context, config, os.environ)
+    context.default_map = settings.default_map()
 
 
 def _show_version(asked: bool) -> None:
@@ -91,13 +109,37 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _refuse(error: typer.TyperException) -> int:
+def _refuse(error: typer.TyperException, settings: Settings) -> int:
     message = error.format_message()
     if not message:  # no command was named and typer has shown the help
         return error.exit_code
     context = getattr(error, "ctx", None)
     command = context.command_path if context else PROGRAM
+    origin = _origin(error, settings)
+    if origin is not None:
+        return _fail(f"{message.rstrip('.')} (set in {origin})", error.exit_code)
     return _fail(f"{message} (`{command} --help` lists what there is)", error.exit_code)
+
+
+def _origin(error: typer.TyperException, settings: Settings) -> str | None:
+    """Where a wrong value is from, if not from the command line."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or parameter is None:
+        return None
+    path = path_of(context)
+    origin = settings.origin(path, parameter.name)
+    source = context.get_parameter_source(parameter.name)
+    if origin is None or source is None or source.name != "DEFAULT_MAP":
+        return None
+    return origin if origin.startswith(VARIABLE_PREFIX) else f"{origin}, [{'.'.join(path)}]"
+
+
+def _elsewhere(settings: Settings) -> str:
+    """Whoever did not give an option on the command line is told where else it may be from."""
+    origins = settings.origins()
+    if not origins:
+        return ""
+    return f" (options also come from {', '.join(origins)}: `{PROGRAM} config show {settings.command}` shows them)"
 
 
 def _fail(message: str, code: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 
@@ -14,27 +16,40 @@ if TYPE_CHECKING:
     from starsd_edge.telemetry.monitor.feed_client import FeedClient
 
 
+@dataclass(frozen=True, kw_only=True)
+class MonitorOptions:
+    """The options of the command."""
+
+    hub: Annotated[str, typer.Argument(help="The hub to watch.")] = "ws://127.0.0.1:8317"
+    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
+        None
+    )
+    once: Annotated[bool, typer.Option(help="Show it once, and leave.", show_default=False)] = False
+    json: Annotated[
+        bool, typer.Option(help="JSON: one object, or one a second without --once.", show_default=False)
+    ] = False
+    plain: Annotated[
+        bool, typer.Option(help="One line a second, as where there is no terminal.", show_default=False)
+    ] = False
+    record: Annotated[Path | None, typer.Option(help="Write what the hub sends to this file.", show_default=False)] = (
+        None
+    )
+    replay: Annotated[Path | None, typer.Option(help="Show a recorded file instead of a hub.", show_default=False)] = (
+        None
+    )
+    speed: Annotated[float, typer.Option(min=0.1, max=1000, help="So many times as fast, with --replay.")] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.replay is not None and self.record is not None:
+            raise UsageError("--replay shows a file: leave out --record")
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("monitor")(monitor)
+    add_command(app, "monitor", monitor, MonitorOptions)
 
 
-def monitor(
-    hub: Annotated[str, typer.Argument(help="The hub to watch.")] = "ws://127.0.0.1:8317",
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON: one object, or one a second without --once.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="One line a second, as where there is no terminal.")] = False,
-    record: Annotated[
-        Path | None, typer.Option(help="Write what the hub sends to this file.", show_default=False)
-    ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(help="Show a recorded file instead of a hub.", show_default=False)
-    ] = None,
-    speed: Annotated[float, typer.Option(min=0.1, max=1000, help="So many times as fast, with --replay.")] = 1.0,
-) -> None:
+def monitor(options: MonitorOptions) -> None:
     """Watch a hub: its load, every target's link, drafts and speed, and why drafting is off where it is."""
     import asyncio
     import sys
@@ -42,18 +57,16 @@ def monitor(
     from starsd_edge.cli.monitor_modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only, run_until_told
     from starsd_edge.telemetry.monitor.recording import replay as replayed
 
-    if replay is not None and (record is not None or token_file is not None):
-        raise UsageError("--replay shows a file: leave out --record and --token-file")
-    if replay is None:
-        client = _client(hub, token_file)
-        watch = Watch(hub, client.items, record)
+    if options.replay is None:
+        client = _client(options.hub, options.token_file)
+        watch = Watch(options.hub, client.items, options.record)
     else:
-        path, sleep = replay, _no_sleep if once else asyncio.sleep
-        watch = Watch(path.name, lambda: replayed(path, speed, sleep), None)
-    if once:
-        run_until_told(once_only(watch, as_json, ONCE_SNAPSHOTS if replay is None else None))
-    elif as_json or plain or not sys.stdout.isatty():
-        run_until_told(lines(watch, as_json))
+        path, sleep = options.replay, _no_sleep if options.once else asyncio.sleep
+        watch = Watch(path.name, lambda: replayed(path, options.speed, sleep), None)
+    if options.once:
+        run_until_told(once_only(watch, options.json, ONCE_SNAPSHOTS if options.replay is None else None))
+    elif options.json or options.plain or not sys.stdout.isatty():
+        run_until_told(lines(watch, options.json))
     else:
         run_until_told(on_screen(watch))
 

@@ -11,54 +11,80 @@ typer reads. What typer checks (types, ranges, choices) is said in the annotatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from inspect import Parameter, Signature
+from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from starsd_edge.errors import UsageError
 
 Options = TypeVar("Options")
 
 PANEL = "__panel__"
 """Name of a group's class variable with the title over its options in `--help`."""
+_KIND = "options_kind"
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """One option or argument.
+
+    Attributes:
+        name: of the field, and of typer's parameter.
+        key: as users write it: the long option without its dashes, or the argument's name.
+        type: of one value.
+        repeated: whether it may be given several times.
+        parameter: for typer.
+    """
+
+    name: str
+    key: str
+    type: type[Any]
+    repeated: bool
+    parameter: Parameter
 
 
 def as_command(function: Callable[[Options], None], kind: type[Options]) -> Callable[..., None]:
     """The function with a parameter for each option of `kind` in place of its one parameter."""
 
     def command(**values: Any) -> None:
-        function(_assemble(kind, values))
+        function(assemble(kind, values))
 
     command.__name__ = function.__name__
     command.__doc__ = function.__doc__
-    command.__signature__ = Signature(list(_parameters(kind)))  # type: ignore[attr-defined]
+    command.__signature__ = Signature([field.parameter for field in option_fields(kind)])  # type: ignore[attr-defined]
+    setattr(command, _KIND, kind)
     return command
 
 
-def _parameters(kind: type[Any], panel: str | None = None) -> Iterator[Parameter]:
+def options_kind(command: object) -> type[Any] | None:
+    """The dataclass behind a function that `as_command` made, or behind one that wraps it."""
+    return getattr(command, _KIND, None)
+
+
+def option_fields(kind: type[Any], panel: str | None = None) -> Iterator[OptionField]:
+    """All options of a dataclass, those of its groups in their place."""
     panel = getattr(kind, PANEL, panel)
     for field, annotation in _annotated_fields(kind):
         if _is_group(annotation):
-            yield from _parameters(annotation, panel)
+            yield from option_fields(annotation, panel)
         else:
-            yield _parameter(field, annotation, panel)
+            yield _option_field(field, annotation, panel)
 
 
-def _parameter(field: Field[Any], annotation: Any, panel: str | None) -> Parameter:
-    plain, info = get_args(annotation)
-    info = copy(info)
-    info.rich_help_panel = panel
-    default = Parameter.empty if field.default is MISSING else field.default
-    if _is_repeated(plain):
-        plain, default = list[get_args(plain)[0]], None  # type: ignore[misc]  # as typer writes it
-    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[plain, info])
+def assemble(kind: type[Options], values: Mapping[str, Any]) -> Options:
+    """The object, from the value of each option by its name.
 
-
-def _assemble(kind: type[Options], values: dict[str, Any]) -> Options:
+    Raises:
+        UsageError: the values do not go together.
+    """
     built: dict[str, Any] = {}
     for field, annotation in _annotated_fields(kind):
         if _is_group(annotation):
-            built[field.name] = _assemble(annotation, values)
+            built[field.name] = assemble(annotation, values)
         elif _is_repeated(get_args(annotation)[0]):
             built[field.name] = tuple(values[field.name] or ())
         else:
@@ -66,9 +92,39 @@ def _assemble(kind: type[Options], values: dict[str, Any]) -> Options:
     return kind(**built)
 
 
-def _annotated_fields(kind: type[Any]) -> Iterator[tuple[Field[Any], Any]]:
+def check_seconds(option: str, seconds: float | None) -> None:
+    """A duration must end: typer's own check lets `nan` and `inf` through.
+
+    Raises:
+        UsageError: it is no finite number.
+    """
+    if seconds is not None and not math.isfinite(seconds):
+        raise UsageError(f"{option} is a number of seconds, not {seconds}")
+
+
+def _option_field(field: Field[Any], annotation: Any, panel: str | None) -> OptionField:
+    written, info = get_args(annotation)
+    info = copy(info)
+    info.rich_help_panel = panel
+    default = Parameter.empty if field.default is MISSING else field.default
+    repeated = _is_repeated(written)
+    one = get_args(written)[0] if repeated else _without_none(written)
+    if repeated:
+        written, default = list[one], None  # type: ignore[valid-type]  # as typer writes it
+    parameter = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[written, info])
+    return OptionField(field.name, _key(field.name, info), one, repeated, parameter)
+
+
+def _key(name: str, info: Any) -> str:
+    """The longest of the declared names, which typer takes from the field's name where none is declared."""
+    declared = [info.default, *(info.param_decls or ())]  # in `Annotated`, the first stands where a default would
+    dashed = [text for text in declared if isinstance(text, str) and text.startswith("--")]
+    return max(dashed, key=len, default=name.replace("_", "-")).partition("/")[0].removeprefix("--")
+
+
+def _annotated_fields(kind: type[Any]) -> tuple[tuple[Field[Any], Any], ...]:
     hints = get_type_hints(kind, include_extras=True)
-    return ((field, hints[field.name]) for field in fields(kind))
+    return tuple((field, hints[field.name]) for field in fields(kind))
 
 
 def _is_group(annotation: Any) -> bool:
@@ -77,3 +133,8 @@ def _is_group(annotation: Any) -> bool:
 
 def _is_repeated(annotation: Any) -> bool:
     return get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,)
+
+
+def _without_none(annotation: Any) -> Any:
+    """T of `T | None`."""
+    return next((part for part in get_args(annotation) if part is not NoneType), annotation)

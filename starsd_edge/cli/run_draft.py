@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.logs import LogOptions, logging_to
+from starsd_edge.cli.options import check_seconds
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 
@@ -26,45 +32,60 @@ class DrafterKind(str, Enum):
     CAUSAL_LM = "causal-lm"
 
 
-class LogLevel(str, Enum):
-    """How much goes to standard error."""
+@dataclass(frozen=True, kw_only=True)
+class RunDraftOptions:
+    """The options of the command."""
 
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+    bundle: Annotated[
+        str | None,
+        typer.Argument(
+            help="Bundle of the draft model: a directory, or a name in the cache.",
+            autocompletion=bundle_names,
+            show_default=False,
+        ),
+    ] = None
+    drafter: Annotated[
+        DrafterKind | None, typer.Option(help="Default: causal-lm with a BUNDLE, ngram without one.")
+    ] = None
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
+    ] = None
+    require_drafter: Annotated[
+        bool,
+        typer.Option(help="Refuse targets that the drafter does not fit, instead of n-grams.", show_default=False),
+    ] = False
+    max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64
+    resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
+        30.0
+    )
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the draft model; default: all cores.")] = (
+        None
+    )
+    log: LogOptions
+
+    def __post_init__(self) -> None:
+        if self.drafter is DrafterKind.CAUSAL_LM and not self.bundle:
+            raise UsageError("--drafter causal-lm needs a model: starsd-edge run-draft BUNDLE")
+        if self.drafter is DrafterKind.NGRAM and self.bundle:
+            raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or use --drafter causal-lm")
+        check_seconds("--resume-grace", self.resume_grace)
+
+    @property
+    def kind(self) -> DrafterKind:
+        """The drafter that is wanted, said or not."""
+        if self.drafter is None:
+            return DrafterKind.CAUSAL_LM if self.bundle else DrafterKind.NGRAM
+        return self.drafter
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run-draft")(run_draft)
+    add_command(app, "run-draft", run_draft, RunDraftOptions)
 
 
-def run_draft(
-    bundle: Annotated[
-        str | None, typer.Argument(help="Bundle of the draft model: a directory, or a name in the cache.")
-    ] = None,
-    drafter: Annotated[
-        DrafterKind | None, typer.Option(help="Default: causal-lm with a BUNDLE, ngram without one.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
-    ] = None,
-    require_drafter: Annotated[
-        bool,
-        typer.Option("--require-drafter", help="Refuse targets that the drafter does not fit, instead of n-grams."),
-    ] = False,
-    max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64,
-    resume_grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")
-    ] = 30.0,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of the draft model; default: all cores.")
-    ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="How much goes to standard error.")] = LogLevel.INFO,
-) -> None:
+def run_draft(options: RunDraftOptions) -> None:
     """Run the draft server: guess tokens for any number of targets, until Ctrl-C."""
     import asyncio
 
@@ -73,37 +94,25 @@ def run_draft(
     from starsd_server.hub import serve_hub
     from starsd_server.settings import DoorSettings, HubSettings
 
-    _log_to_stderr(log_level)
-    kind = _kind(bundle, drafter)
-    token = None if token_file is None else read_token(token_file)
-    limits = HubLimits(max_sessions=max_sessions, resume_grace_s=resume_grace)
-    settings = HubSettings(DoorSettings(token=token), limits)
-    with bind(host, port, has_token=token is not None) as sock:
-        registry = _registry(kind, bundle, require_drafter, max_sessions, threads)
-        line = f"listening on {_url(sock.getsockname())} drafter={kind.value}"
-        asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+    with logging_to(sys.stderr, options.log):
+        token = None if options.token_file is None else read_token(options.token_file)
+        limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
+        settings = HubSettings(DoorSettings(token=token), limits)
+        with bind(options.host, options.port, has_token=token is not None) as sock:
+            registry = _registry(options)
+            line = f"listening on {_url(sock.getsockname())} drafter={options.kind.value}"
+            asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
 
 
-def _kind(bundle: str | None, drafter: DrafterKind | None) -> DrafterKind:
-    if drafter is None:
-        return DrafterKind.NGRAM if bundle is None else DrafterKind.CAUSAL_LM
-    if drafter is DrafterKind.CAUSAL_LM and bundle is None:
-        raise UsageError("--drafter causal-lm needs a model: starsd-edge run-draft BUNDLE")
-    if drafter is DrafterKind.NGRAM and bundle is not None:
-        raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or use --drafter causal-lm")
-    return drafter
-
-
-def _registry(
-    kind: DrafterKind, bundle: str | None, required: bool, max_sessions: int, threads: int | None
-) -> DrafterRegistry:
+def _registry(options: RunDraftOptions) -> DrafterRegistry:
     from starsd_server.drafters.ngram import NgramDrafter
     from starsd_server.drafters.registry import DrafterRegistry
 
-    fallback = NgramDrafter(max_sessions)
-    if kind is DrafterKind.NGRAM or bundle is None:
-        return DrafterRegistry([fallback], fallback, required)
-    return DrafterRegistry([_causal_lm(bundle, max_sessions, threads)], fallback, required)
+    fallback = NgramDrafter(options.max_sessions)
+    if not options.bundle:
+        return DrafterRegistry([fallback], fallback, options.require_drafter)
+    drafter = _causal_lm(options.bundle, options.max_sessions, options.threads)
+    return DrafterRegistry([drafter], fallback, options.require_drafter)
 
 
 def _causal_lm(name_or_path: str, max_sessions: int, threads: int | None) -> Drafter:
@@ -122,12 +131,3 @@ def _causal_lm(name_or_path: str, max_sessions: int, threads: int | None) -> Dra
 def _url(address: tuple[str, int]) -> str:
     host, port = address[:2]
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
-
-
-def _log_to_stderr(level: LogLevel) -> None:
-    logging.basicConfig(
-        level=level.value.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
-    # This library writes out frames at its debug level, and with them tags and tokens; at its error level, a traceback
-    # for every stranger that cannot shake hands. What matters of its errors is in our own log.
-    logging.getLogger("websockets").setLevel(logging.CRITICAL)

@@ -14,12 +14,15 @@ import os
 import secrets
 import signal
 import sys
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from starsd_edge.cli.options import as_command
-from starsd_edge.cli.run_target_options import OutputOptions, RunTargetOptions
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.logs import logging_to
+from starsd_edge.cli.run_target_options import RunTargetOptions
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run-target")(as_command(run_target, RunTargetOptions))
+    add_command(app, "run-target", run_target, RunTargetOptions)
 
 
 def run_target(options: RunTargetOptions) -> None:
@@ -52,32 +55,42 @@ def _answer_prompts(options: RunTargetOptions) -> int:
     from starsd_edge.cli.prompt_input import gather_prompts
     from starsd_edge.cli.target_setup import hub_address, target_setup
 
-    address = hub_address(options)
-    prompts = gather_prompts(options.prompts)
-    sampling = options.sampling.params(seed=secrets.randbits(64))
-    output = _output(options.output, options.hub.name, sampling)
-    with target_setup(options, sampling, address, output.notice) as setup, interruptible() as interrupted:
+    with logging_to(sys.stderr, options.log), ExitStack() as stack:
+        address = hub_address(options)
+        prompts = gather_prompts(options.prompts)
+        sampling = options.sampling.params(seed=secrets.randbits(64))
+        output = _output(options, sampling, stack)
+        setup = stack.enter_context(target_setup(options, sampling, address, output.notice))
+        interrupted = stack.enter_context(interruptible())
         return AnswerRun(setup, output, interrupted).answer_all(prompts, options.prompts.raw)
 
 
 def _chat(options: RunTargetOptions) -> int:
     from starsd_edge.cli.chat import run_chat
     from starsd_edge.cli.target_setup import hub_address, target_setup
-    from starsd_edge.cli.text_streams import TextStreams, printable
+    from starsd_edge.cli.text_streams import LineWriter, TextStreams, printable
 
-    address = hub_address(options)
     streams = TextStreams(sys.stdout, sys.stderr)
-    with target_setup(
-        options, options.sampling.params(seed=0), address, lambda line: streams.say(printable(line))
-    ) as setup:
-        return run_chat(setup, options, streams)
+    with logging_to(LineWriter(streams.say), options.log):
+        address, sampling = hub_address(options), options.sampling.params(seed=0)
+        with target_setup(options, sampling, address, lambda line: streams.say(printable(line))) as setup:
+            return run_chat(setup, options, streams)
 
 
-def _output(options: OutputOptions, name: str, sampling: SamplingParams) -> AnswerOutput:
+def _output(options: RunTargetOptions, sampling: SamplingParams, stack: ExitStack) -> AnswerOutput:
+    from starsd_edge.cli.logged_output import LoggedOutput
+
+    if not options.log.is_json:
+        return _answer_output(options, sampling, sys.stderr)
+    nowhere = stack.enter_context(Path(os.devnull).open("w"))  # noqa: SIM115 (the stack closes it)
+    return LoggedOutput(_answer_output(options, sampling, nowhere))
+
+
+def _answer_output(options: RunTargetOptions, sampling: SamplingParams, err: TextIO) -> AnswerOutput:
     from starsd_edge.cli.answer_output import JsonOutput, StreamJsonOutput, TextOutput
 
-    if options.stream_json:
-        return StreamJsonOutput(sys.stdout, sys.stderr, name, sampling)
-    if options.json:
-        return JsonOutput(sys.stdout, sys.stderr, name, sampling)
-    return TextOutput(sys.stdout, sys.stderr, sampling.seed)
+    if options.output.stream_json:
+        return StreamJsonOutput(sys.stdout, err, options.hub.name, sampling)
+    if options.output.json:
+        return JsonOutput(sys.stdout, err, options.hub.name, sampling)
+    return TextOutput(sys.stdout, err, sampling.seed)

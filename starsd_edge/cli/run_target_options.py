@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.logs import LogOptions
+from starsd_edge.cli.options import check_seconds
 from starsd_edge.cli.sampling_options import SamplingOptions
 from starsd_edge.errors import UsageError
 
@@ -93,7 +95,7 @@ class DraftOptions:
 
     speculation: Annotated[
         bool,
-        typer.Option(help="Verify drafts; without, decode token by token and leave the hub alone.", show_default=False),
+        typer.Option(help="Decode token by token, and leave the hub alone.", show_default=False),
     ] = True
     draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
     draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
@@ -107,8 +109,7 @@ class DraftOptions:
     ] = False
 
     def __post_init__(self) -> None:
-        if self.draft_wait is not None and not math.isfinite(self.draft_wait):
-            raise UsageError(f"--draft-wait is a number of seconds, not {self.draft_wait}")
+        check_seconds("--draft-wait", self.draft_wait)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,18 +132,24 @@ class OutputOptions:
 class RunTargetOptions:
     """All of them."""
 
-    bundle: Annotated[str, typer.Argument(help="Directory or name of a bundle that `starsd-edge export` wrote.")]
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Directory or name of a bundle that `starsd-edge export` wrote.", autocompletion=bundle_names
+        ),
+    ]
     prompts: PromptOptions
     hub: HubOptions
     length: LengthOptions
     sampling: SamplingOptions
     drafts: DraftOptions
     output: OutputOptions
+    log: LogOptions
     device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the engine.", show_default=False)] = None
 
     def __post_init__(self) -> None:
         if self.prompts.chat and (self.output.json or self.output.stream_json):
             raise UsageError("--chat writes for people: leave out --json and --stream-json")
-        if self.output.tint and not self.prompts.chat:
-            raise UsageError("--tint is for --chat: leave it out, or give --chat")
+        if self.prompts.chat and self.log.is_json:
+            raise UsageError("--chat writes for people: give --log-format text")

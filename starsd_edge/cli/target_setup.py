@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from starsd_jetson.kept_sequence import KeptSequence
     from starsd_jetson.reporting import Reporter
     from starsd_jetson.target import Target
+
+log = logging.getLogger(__name__)
 
 _FIRST_CONNECT_S = 1.0
 """A hub that is there answers sooner; one that is not must not hold up the first answer."""
@@ -127,6 +130,7 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
     bundle = load_bundle(find_bundle(options.bundle))
     if options.prompts.chat and bundle.manifest.text.chat_template is None:
         raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
+    log.debug("loading %s", bundle.manifest.name)
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
     shape = draft_shape(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
     sampling.check_tokens(target.tokenizer.size)

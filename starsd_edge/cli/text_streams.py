@@ -6,6 +6,7 @@ shown, not obeyed.
 
 from __future__ import annotations
 
+import io
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,19 @@ def printable(text: str) -> str:
         character if character in _KEPT or unicodedata.category(character) != "Cc" else f"\\x{ord(character):02x}"
         for character in text
     )
+
+
+class LineWriter(io.TextIOBase):
+    """A stream whose every line is said by `say`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def write(self, text: str) -> int:
+        """Say these lines."""
+        for line in text.splitlines():
+            self._say(printable(line))
+        return len(text)
 
 
 def takes_colour(stream: TextIO) -> bool:

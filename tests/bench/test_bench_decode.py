@@ -13,7 +13,7 @@ import pytest
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.cli import bench_decode
-from starsd_edge.cli.bench_hub import hub_process
+from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
 from starsd_edge.runtime.engine import Step
 from starsd_jetson import target as target_module

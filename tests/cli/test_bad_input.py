@@ -53,7 +53,7 @@ class Program:
 
 def only_line(out: str, err: str) -> str:
     assert out == "", out
-    lines = [line for line in err.splitlines() if not line.startswith("export: ")]  # the steps it was at
+    lines = [line for line in err.splitlines() if not line.startswith(("export: ", "fetching "))]  # its steps
     assert len(lines) == 1, err
     assert lines[0].startswith("error: "), err
     return lines[0]
@@ -105,6 +105,7 @@ def test_no_network_and_nothing_in_the_cache(program: Program) -> None:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "check the index" in only_line(out, err)
+    assert err.startswith("fetching smollm2-135m: ")
 
 
 def test_a_gguf_that_was_cut_short(program: Program, tiny: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from starsd_edge.cli.demo_star import Star, StarPlan, TargetResult
 from starsd_edge.cli.demo_view import LiveView, PlainView, summary
+from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
 from tests.support.command_line import CommandLine
 
@@ -54,8 +55,11 @@ def started(tmp_path: Path) -> list[int]:
     return [int(path.name.rpartition("-")[2]) for path in (tmp_path / "started").iterdir()]
 
 
-def plan(*prompts: str, draft: str = "draft") -> StarPlan:
-    return StarPlan(target=Path("target"), draft=Path(draft), prompts=prompts, max_tokens=5, threads=1)
+HUB = "ws://127.0.0.1:4711"
+
+
+def plan(*prompts: str) -> StarPlan:
+    return StarPlan(target=Path("target"), hub=HUB, prompts=prompts, max_tokens=5, threads=1)
 
 
 def plain_view(targets: int) -> tuple[PlainView, io.StringIO]:
@@ -74,7 +78,7 @@ async def test_every_target_is_answered_and_nothing_keeps_running(program: list[
         "[target 1] -- 12 tokens, 8.0 tokens/s",
     ]
     assert [line for line in lines if line.startswith("[target 2]")][:2] == ["[target 2] two", "[target 2] lines"]
-    assert len(started(tmp_path)) == 4
+    assert len(started(tmp_path)) == 3
     assert not any(psutil.pid_exists(pid) for pid in started(tmp_path))
 
 
@@ -85,17 +89,30 @@ async def test_a_target_that_fails_is_told_with_its_last_words_and_the_others_go
     assert "[target 1] -- failed: the hub is not there" in out.getvalue()
 
 
-async def test_a_hub_that_does_not_start_is_one_clear_line(program: list[str], tmp_path: Path) -> None:
-    view, _ = plain_view(1)
-    with pytest.raises(StarsdError, match="the hub did not start: no bundle there"):
-        await Star(plan("fine", draft="broken"), view, program).run()
+def test_a_hub_that_does_not_start_is_one_clear_line(program: list[str], tmp_path: Path) -> None:
+    with (
+        pytest.raises(StarsdError, match="the hub did not start: no bundle there"),
+        hub_process(["broken"], program),
+    ):
+        pass
     assert not any(psutil.pid_exists(pid) for pid in started(tmp_path))
+
+
+def test_what_the_program_starts_for_itself_is_not_set_by_the_users_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARSD_RUN_DRAFT_HOST", "no.such.host.invalid")
+    file = tmp_path / "config.toml"
+    file.write_text('[run-draft]\nrequire-drafter = "perhaps"\n')
+    monkeypatch.setenv("STARSD_CONFIG", str(file))
+    with hub_process([]) as address:
+        assert address.startswith("ws://127.0.0.1:")
 
 
 async def test_being_stopped_ends_every_process(program: list[str], tmp_path: Path) -> None:
     view, _ = plain_view(2)
     task = asyncio.create_task(Star(plan("hang", "hang"), view, program).run())
-    while len(started(tmp_path)) < 3:
+    while len(started(tmp_path)) < 2:
         await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -110,14 +127,16 @@ from rich.console import Console
 from starsd_edge.cli import main
 from starsd_edge.cli.demo_star import Star, StarPlan
 from starsd_edge.cli.demo_view import PlainView
+from starsd_edge.cli.hub_process import hub_process
 import typer
 def build():
     app = typer.Typer()
     app.callback()(lambda: None)
     @app.command()
     def star():
-        plan = StarPlan(Path("target"), Path("draft"), ("hang", "hang"), 5, 1)
-        asyncio.run(Star(plan, PlainView(Console(), ["a", "b"]), sys.argv[1:]).run())
+        with hub_process(["draft"], sys.argv[1:]) as hub:
+            plan = StarPlan(Path("target"), hub, ("hang", "hang"), 5, 1)
+            asyncio.run(Star(plan, PlainView(Console(), ["a", "b"]), sys.argv[1:]).run())
     return app
 main.build_app = build
 signal.signal(signal.SIGTERM, main._terminate)

@@ -178,6 +178,7 @@ def test_an_answer_cut_off_says_by_what(chat: Chat) -> None:
         (("--raw",), "leave out --raw"),
         (("--json",), "leave out --json and --stream-json"),
         (("--stream-json",), "leave out --json and --stream-json"),
+        (("--log-format", "json"), "give --log-format text"),
         (("--temperature", -1), "temperature must be 0"),
         (("--hub", "http://127.0.0.1:1"), "not the address of a hub"),
     ],
@@ -188,8 +189,7 @@ def test_options_that_do_not_go_together(chat: Chat, options: tuple[object, ...]
     assert says in ended.err
 
 
-def test_tint_needs_a_chat_and_a_terminal(chat: Chat) -> None:
-    assert "--tint is for --chat" in chat._command.refused("run-target", chat._bundle, "--prompt", "a", "--tint")
+def test_tint_needs_a_terminal(chat: Chat) -> None:
     ended = chat("abc", "/tint on", options=("--tint", "--max-tokens", 8))
     assert ended.out.splitlines() == chat.expected("abc")
     assert ended.err.count("tokens cannot be tinted here") == 2

@@ -31,7 +31,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(*options: object, **environment: str) -> Terminal:
         usual = ("run-target", bundle, "--chat", "--max-tokens", 8, "--logit-bias", f"{EOS}=-inf")
-        started.append(Terminal(*usual, *options, module="tests.support.letter_target", **environment))
+        started.append(Terminal(*usual, *options, module="tests.support.letter_program", **environment))
         return started[-1]
 
     yield begin

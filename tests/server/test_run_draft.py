@@ -104,6 +104,10 @@ def test_an_address_others_can_reach_needs_a_token(host: str, capsys: pytest.Cap
         (["--drafter", "ngram", "bundle"], "uses no model"),
         (["--drafter", "eagle"], "eagle"),
         (["--max-sessions", "0"], "at least one session, not 0"),
+        (["--resume-grace", "nan"], "--resume-grace"),
+        (["--resume-grace", "inf"], "--resume-grace is a number of seconds, not inf"),
+        (["--resume-grace", "-1"], "--resume-grace"),
+        (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
     ],
 )
 def test_what_cannot_work_is_one_line(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:

