@@ -109,6 +109,7 @@ def _editing(words: Sequence[str]) -> ModuleType | None:
     readline.set_completer(complete)
     readline.set_completer_delims(" \t\n")
     readline.parse_and_bind("tab: complete")
+    readline.parse_and_bind("set enable-bracketed-paste on")  # several lines pasted are one message
     return readline
 
 
