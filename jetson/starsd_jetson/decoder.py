@@ -179,15 +179,10 @@ def check_prompt(request: Request) -> None:
 
 
 def fit(tree: DraftTree, shape: DraftShape, vocab_size: int) -> DraftTree:
-    """What of this tree may be verified: within the shape, a chain where one was asked for, and only if every id
-    exists.
-    """
+    """What of this tree may be verified: within the shape, and only if every id exists."""
     if len(tree) and not 0 <= int(tree.tokens.min()) <= int(tree.tokens.max()) < vocab_size:
         return DraftTree.empty()
-    if shape.branching == 1 and not tree.is_chain:
-        in_chain = tree.parents == np.arange(-1, len(tree) - 1)
-        tree = DraftTree.chain(tree.tokens[: int(np.argmin(in_chain))].tolist())
-    return tree.clip(shape.max_nodes, shape.max_depth)
+    return tree.clip(shape.max_nodes, shape.max_depth, shape.branching)
 
 
 class _Answering:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from starsd_edge.errors import UsageError
+from starsd_edge.protocol.messages import TICKET_HEADER
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,12 @@ class HubAddress:
     Attributes:
         url: ws:// or wss://, with a host.
         token: bearer token, None for a hub that asks for none. Never shown.
+        ticket: lets this target in once, at a port of its own; None at the hub's main port. Never shown.
     """
 
     url: str
     token: str | None = field(default=None, repr=False)
+    ticket: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, url: str, token: str | None = None) -> HubAddress:
@@ -42,4 +45,12 @@ class HubAddress:
     @property
     def headers(self) -> dict[str, str]:
         """HTTP headers of the handshake."""
-        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        return headers if self.ticket is None else {**headers, TICKET_HEADER: self.ticket}
+
+    def at_own_port(self, port: int, ticket: str) -> HubAddress:
+        """Where the hub sends this target on: the same scheme, host and token."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return replace(self, url=parts._replace(netloc=netloc).geturl(), ticket=ticket)

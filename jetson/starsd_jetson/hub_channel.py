@@ -110,6 +110,11 @@ class HubChannel:
             self._pending = None
         self._changed.notify_all()
 
+    def on_refused(self, epoch: int) -> None:
+        """The request of this epoch, or a later one, will not be answered."""
+        if self._pending is not None and epoch >= self._pending:
+            self.on_void()
+
     def on_void(self) -> None:
         """What was asked for will not be answered: the connection or the session at the hub is gone."""
         self._pending = None

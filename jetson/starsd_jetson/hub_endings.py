@@ -12,6 +12,7 @@ from starsd_edge.errors import StarsdError
 from starsd_jetson.hub_address import HubAddress
 
 _UNAUTHORISED = (401, 403)
+_MISDIRECTED = 421
 
 
 class HubError(StarsdError):
@@ -35,11 +36,22 @@ class Ending:
 
 def unreachable(address: HubAddress, why: str) -> str:
     """The line for a hub that is not there."""
+    if address.ticket is not None:
+        return (
+            f"the hub sent this target on to {address.url}, which cannot be reached ({why}): "
+            "let targets through to all of its --port-range"
+        )
     return f"the hub {address.url} cannot be reached ({why})"
 
 
 def after_http_status(address: HubAddress, status: int) -> Ending:
-    """The hub answered the handshake with this HTTP status: a wrong token stays wrong, all else may pass."""
+    """The hub answered the handshake with this HTTP status: a wrong token stays wrong, all else may pass. At a port of
+    the target's own all may pass, since the main port knew the token.
+    """
+    if address.ticket is not None:
+        return Ending(f"the hub sent this target on to {address.url} and did not let it in there (HTTP {status})")
+    if status == _MISDIRECTED:
+        return Ending(unreachable(address, "it has no token, and without one it answers to a loopback address only"))
     if status in _UNAUTHORISED:
         remedy = "check --token-file" if address.token else "give its token with --token-file"
         return Ending(f"the hub {address.url} does not let this target in (HTTP {status}): {remedy}", final=True)

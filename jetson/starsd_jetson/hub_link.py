@@ -1,8 +1,9 @@
 """The link to the hub: a WebSocket client on a thread of its own around the sans-I/O `TargetProtocol`.
 
 Decoding never waits for it but through `DraftChannel.wait`. It reconnects by itself for as long as it runs; what it
-cannot mend (a wrong token, a model that does not fit) it says once and stops. One lock guards the state machine; the
-event loop holds it only to take in or hand out frames.
+cannot mend (a wrong token, a model that does not fit) it says once and stops. A hub may send it on to a port of its
+own; however that connection ends, the way back leads through the hub's main port. One lock guards the state machine;
+the event loop holds it only to take in or hand out frames.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.typing import Subprotocol
+from websockets.exceptions import ConnectionClosed
 
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, Report
+from starsd_edge.protocol.messages import Hello, Report
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     Refused,
+    RequestRefused,
+    SentOn,
     SessionEnded,
     SessionOpened,
     TargetEvent,
@@ -29,28 +30,21 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
     Welcomed,
 )
-from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt, acknowledge_now, read_tcp_rtt
+from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt
 from starsd_edge.telemetry.summary import LinkFigures
-from starsd_jetson.backoff import Backoff
+from starsd_jetson.backoff import GOOD_SERVICE_S, Backoff
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_channel import HubChannel
-from starsd_jetson.hub_endings import Ending, HubError, after_http_status, describe, unreachable
-from starsd_jetson.sockets import tune
+from starsd_jetson.hub_endings import Ending, HubError, unreachable
+from starsd_jetson.hub_socket import CLOSE_TIMEOUT_S, SEND_TIMEOUT_S, HubSocket
 
-_OPEN_TIMEOUT_S = 5.0
-"""From the first packet to the WebSocket."""
-_WELCOME_TIMEOUT_S = 5.0
+log = logging.getLogger(__name__)
+
+WELCOME_TIMEOUT_S = 5.0
 """From HELLO to WELCOME: what listens there may be no hub."""
-_SEND_TIMEOUT_S = 5.0
-"""A hub that reads nothing for this long is cut off; its keepalive would block behind the same full buffer."""
-_HEARTBEAT_S = 10.0
-"""Between pings, and for the pong: a silent link is noticed after two of them at most."""
-_CLOSE_TIMEOUT_S = 1.0
-_THREAD_TIMEOUT_S = 2 * _CLOSE_TIMEOUT_S + 1.0
-
-_library_log = logging.getLogger("starsd_jetson.websockets")
-_library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
-_library_log.addHandler(logging.NullHandler())
+MAX_FAULTS = 5
+"""Faults of our own without good service between them: after so many more would only repeat them."""
+_THREAD_TIMEOUT_S = 2 * CLOSE_TIMEOUT_S + 1.0
 
 
 class HubLink:
@@ -90,7 +84,9 @@ class HubLink:
         self._failure: str | None = None
         self._told_away = False
         self._ending: Ending | None = None
-        self._socket_owner: ClientConnection | None = None
+        self._sent_on: HubAddress | None = None
+        self._faults = 0
+        self._socket: HubSocket | None = None
         self._tcp: TcpRtt | None = None
         self._link_times = RttEstimator()
         self._drafter = ""
@@ -153,7 +149,7 @@ class HubLink:
 
     def _flush(self) -> int:
         frames = self._protocol.frames()
-        if frames and self._socket_owner is not None and self._loop is not None:
+        if frames and self._socket is not None and self._loop is not None:
             self._outbox.extend(frames)
             self._loop.call_soon_threadsafe(self._wake.set)
         return sum(map(len, frames))
@@ -162,9 +158,8 @@ class HubLink:
         self._channels.pop(session, None)
 
     def _read_tcp(self) -> None:
-        if self._socket_owner is not None:
-            sock = self._socket_owner.transport.get_extra_info("socket")
-            self._tcp = (read_tcp_rtt(sock) if sock is not None else None) or self._tcp
+        if self._socket is not None:
+            self._tcp = self._socket.rtt() or self._tcp
 
     # The link's thread.
 
@@ -194,8 +189,25 @@ class HubLink:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _attempt(self) -> Ending:
-        """One connection from its first packet to its end."""
-        opening = asyncio.ensure_future(self._open())
+        """From the first packet to the end, by way of a port of its own where the hub sends this target on."""
+        try:
+            ending = await self._connect(self._address)
+            sent_on, self._sent_on = self._sent_on, None
+            if sent_on is None or self._stopping.is_set():
+                return ending
+            return await self._connect(sent_on)
+        except Exception:  # it costs this connection; decoding does not depend on it
+            log.exception("a fault of our own on the link to the hub")
+            self._faults += 1
+            reason, final = "the link to the hub broke by a fault of its own", self._faults >= MAX_FAULTS
+            return Ending(
+                f"{reason}, and not for the first time; decoding goes on without it" if final else reason, final
+            )
+
+    async def _connect(self, address: HubAddress) -> Ending:
+        """One connection."""
+        self._sent_on = None
+        opening = asyncio.ensure_future(HubSocket.open(address))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -203,115 +215,81 @@ class HubLink:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
             return Ending("stopped")
+        sock = opening.result()
+        if isinstance(sock, Ending):
+            return sock
         try:
-            connection = opening.result()
-        except InvalidStatus as error:
-            return after_http_status(self._address, error.response.status_code)
-        except InvalidHandshake as error:
-            return Ending(unreachable(self._address, f"what listens there is no hub: {error}"))
-        except (OSError, asyncio.TimeoutError) as error:
-            return Ending(unreachable(self._address, describe(error)))
-        if connection.subprotocol != SUBPROTOCOL:
-            connection.transport.abort()
-            return Ending(unreachable(self._address, "what listens there is no hub"))
-        return await self._serve(connection)
+            return await self._serve(sock, address)
+        finally:
+            await sock.close()
 
-    async def _open(self) -> ClientConnection:
-        return await connect(
-            self._address.url,
-            additional_headers=self._address.headers,
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
-            proxy=None,  # a proxy in the environment is not meant for the star
-            compression=None,  # features are noise to it
-            max_size=MAX_FRAME_BYTES,
-            open_timeout=_OPEN_TIMEOUT_S,
-            close_timeout=_CLOSE_TIMEOUT_S,
-            ping_interval=_HEARTBEAT_S,
-            ping_timeout=_HEARTBEAT_S,
-            logger=_library_log,
-        )
-
-    async def _serve(self, connection: ClientConnection) -> Ending:
+    async def _serve(self, sock: HubSocket, address: HubAddress) -> Ending:
         """Talk until the connection ends, the hub refuses or the link is stopped."""
-        tune(connection.transport.get_extra_info("socket"), 2 * _HEARTBEAT_S)
         self._ending = None
-        with self._changed:
-            self._socket_owner = connection
-            self._protocol.connected()
-            self._flush()
-        welcome_limit = asyncio.get_running_loop().call_later(_WELCOME_TIMEOUT_S, self._no_welcome, connection)
-        talk = [asyncio.ensure_future(task) for task in (self._read(connection), self._write(connection))]
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        welcome_limit = asyncio.get_running_loop().call_later(WELCOME_TIMEOUT_S, self._no_welcome, sock, address)
+        tasks: list[asyncio.Future[object]] = []
         try:
-            await asyncio.wait({*talk, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            self._connected(sock, address)
+            parts = (self._read(sock), self._write(sock), self._stopping.wait())
+            tasks += [asyncio.ensure_future(part) for part in parts]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if self._stopping.is_set():
                 with contextlib.suppress(ConnectionClosed):
-                    await self._send_outbox(connection, _CLOSE_TIMEOUT_S)
+                    await sock.send(self._outbox, CLOSE_TIMEOUT_S)
         finally:
             welcome_limit.cancel()
-            self._disconnected()
-            for task in (*talk, stopping):
+            for task in tasks:
                 task.cancel()
-            outcomes = await asyncio.gather(*talk, stopping, return_exceptions=True)
-            await self._hang_up(connection)
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            self._disconnected()
         _raise_faults(outcomes)
-        return self._ending or Ending(f"the connection to the hub {self._address.url} was lost")
+        return self._ending or Ending(f"the connection to the hub {address.url} was lost")
 
-    async def _read(self, connection: ClientConnection) -> None:
+    async def _read(self, sock: HubSocket) -> None:
         """Take in frames; nothing is computed here, or pongs would stop."""
         while self._ending is None:
-            frame = await connection.recv()
-            acknowledge_now(connection.transport.get_extra_info("socket"))
+            frame = await sock.receive()
             if isinstance(frame, bytes):
                 with self._changed:
                     events = self._protocol.receive(frame)
                     notices = [line for line in map(self._on_event, events) if line]
                     self._flush()
                 for line in notices:
-                    self._notify(line)
+                    self._say(line)
 
-    async def _write(self, connection: ClientConnection) -> None:
+    async def _write(self, sock: HubSocket) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._send_outbox(connection, _SEND_TIMEOUT_S)
+            await sock.send(self._outbox, SEND_TIMEOUT_S)
 
-    async def _send_outbox(self, connection: ClientConnection, timeout_s: float) -> None:
-        """Send what is waiting. A cancelled send leaves half a frame behind, so a blocked one is ended by cutting the
-        connection.
-        """
-        loop = asyncio.get_running_loop()
-        while self._outbox:
-            limit = loop.call_later(timeout_s, connection.transport.abort)
-            try:
-                await connection.send(self._outbox.popleft())
-            finally:
-                limit.cancel()
-
-    async def _hang_up(self, connection: ClientConnection) -> None:
-        """Close within a bounded time even when the hub reads nothing any more."""
-        limit = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT_S, connection.transport.abort)
-        try:
-            await connection.close()
-        finally:
-            limit.cancel()
+    def _connected(self, sock: HubSocket, address: HubAddress) -> None:
+        with self._changed:
+            self._socket = sock
+            self._protocol.connected(at_own_port=address.ticket is not None)
+            self._flush()
 
     def _disconnected(self) -> None:
         with self._changed:
             self._read_tcp()
-            self._socket_owner = None
+            self._socket = None
             self._protocol.disconnected()
             self._outbox.clear()
             for channel in self._channels.values():
                 channel.on_void()
             if self._welcomed_at is not None:
-                self._backoff.served(self._clock() - self._welcomed_at)
+                self._served(self._clock() - self._welcomed_at)
                 self._welcomed_at = None
 
-    def _no_welcome(self, connection: ClientConnection) -> None:
+    def _served(self, seconds: float) -> None:
+        self._backoff.served(seconds)
+        if seconds >= GOOD_SERVICE_S:
+            self._faults = 0
+
+    def _no_welcome(self, sock: HubSocket, address: HubAddress) -> None:
         if self._welcomed_at is None:
-            self._ending = Ending(unreachable(self._address, f"no WELCOME within {_WELCOME_TIMEOUT_S:g} s"))
-            connection.transport.abort()
+            self._ending = Ending(unreachable(address, f"no WELCOME within {WELCOME_TIMEOUT_S:g} s"))
+            sock.cut()
 
     def _on_event(self, event: TargetEvent) -> str | None:
         """Hand an event to whom it concerns; a line for the user if it is worth one. Called with the lock held."""
@@ -320,6 +298,9 @@ class HubLink:
             self._read_tcp()
             if event.session in self._channels:
                 self._channels[event.session].on_draft(event)
+        elif isinstance(event, RequestRefused):
+            if event.session in self._channels:
+                self._channels[event.session].on_refused(event.epoch)
         elif isinstance(event, (SessionOpened, SessionEnded)):
             if event.session in self._channels:
                 self._channels[event.session].on_void()
@@ -327,6 +308,9 @@ class HubLink:
                 return f"the hub ended the session: {event.message}; decoding goes on without it"
         elif isinstance(event, Welcomed):
             return self._on_welcome(event)
+        elif isinstance(event, SentOn):
+            self._sent_on = self._address.at_own_port(event.port, event.ticket)
+            self._ending = Ending(f"the hub sent this target on to port {event.port}")
         elif isinstance(event, Refused):
             advice = "decoding goes on without it" if event.final else "trying again later"
             reason = f"the hub {self._address.url} refuses this target: {event.message}"
@@ -353,7 +337,13 @@ class HubLink:
             self._changed.notify_all()
         if ending.final or not self._told_away:
             self._told_away = True
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        try:
             self._notify(line)
+        except Exception:  # it costs this line
+            log.exception("a fault of our own while telling of the link")
 
 
 def _raise_faults(outcomes: Sequence[object]) -> None:

@@ -74,6 +74,7 @@ class Target:
             max_depth=shape.max_depth,
             max_context=context,
             chains_only=shape.branching == 1,
+            dedicated=True,
         )
 
 

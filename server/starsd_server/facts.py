@@ -120,5 +120,6 @@ def target_facts(peer: Peer, connection: HubConnection, sessions: int, now: floa
         queue_ms_p50=queue_ms_p50,
         queue_ms_p99=queue_ms_p99,
         drafted=judgement(connection.record),
+        port=peer.port,
         report=None if report is None else TargetReport(**msgspec.structs.asdict(report)),
     )

@@ -1,20 +1,23 @@
 """The front door: WebSocket connections of targets and monitors, and a few pages over plain HTTP on the same port.
 
-Cheap checks come first and everything before the WebSocket stands is answered in HTTP: 403 for a browser, 401 for a
-wrong token, 503 when the house is full (a client takes that as "try later"). Behind the door the reader of each
+Cheap checks come first (`gate`) and everything before the WebSocket stands is answered in HTTP: 403 for a browser, 401
+for a wrong token, 503 when the house is full (a client takes that as "try later"). Behind the door the reader of each
 connection only hands frames to the `Reception`; nothing here computes.
+
+Targets that are sent on come in at ports of their own (`dedicated_ports`), by the same checks and with the ticket for
+that port; 410 sends back to the main port whoever has none that is good. There is nothing else at such a port.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import logging
+import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
@@ -24,9 +27,13 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from starsd_edge.protocol.codes import CLOSE_POLICY
+from starsd_edge.protocol.hub_side import OwnPort, Refusal
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
+from starsd_server.dedicated_ports import DedicatedPorts
+from starsd_server.gate import owner_of, shown_ticket, turn_away, wants_feed
 from starsd_server.peer import Peer
+from starsd_server.port_leases import PortLeases
 from starsd_server.settings import DoorSettings
 
 log = logging.getLogger(__name__)
@@ -37,6 +44,8 @@ _CLOSE_INTERNAL = 1011
 _MAX_UNREAD_FRAMES = 8
 _WRITE_LIMIT = (256 << 10, 64 << 10)
 _BACKLOG = 64
+_TICKET_BYTES = 32
+_Gate = Callable[[ServerConnection, Request], "Response | None"]
 
 
 @dataclass(frozen=True)
@@ -84,13 +93,15 @@ class FrontDoor:
         self._heartbeat_s = heartbeat_s
         self._reception = reception
         self._clock = clock
-        self._owner = _owner_of(settings.token)
+        self._owner = owner_of(settings.token)
         self._server: Server | None = None
+        self._own_ports: DedicatedPorts | None = None
+        self._leases = PortLeases(settings.own_ports or range(0), partial(secrets.token_urlsafe, _TICKET_BYTES), clock)
         self._sockets: set[ServerConnection] = set()
         self._admitted: set[ServerConnection] = set()
         self._monitors: set[ServerConnection] = set()
+        self._at_own_port: dict[ServerConnection, int] = {}
         self._arrivals = 0
-        self.peers: set[Peer] = set()
         self.auth_failures = 0
         self.turned_away = 0
 
@@ -99,13 +110,39 @@ class FrontDoor:
 
         Raises:
             OSError: somebody else does.
+            UsageError: no port for targets to be sent on to can be had.
         """
-        self._server = await serve(
+        if self._settings.own_ports is not None:
+            self._own_ports = DedicatedPorts(self._leases, sock, self._listen_for_one)
+            self._own_ports.check()
+        self._server = await self._listen(sock, self._gate, [SUBPROTOCOL, FEED_SUBPROTOCOL])
+
+    def own_port(self, owner: str) -> OwnPort | Refusal:
+        """Hand out a port of its own to a target with this key; only where the settings have such ports."""
+        if self._own_ports is None:
+            raise AssertionError("this door has no ports to hand out")
+        return self._own_ports.hand_out(owner)
+
+    @property
+    def own_ports_taken(self) -> int:
+        """Ports handed out to targets that are there or on their way."""
+        return len(self._leases)
+
+    def expire(self) -> None:
+        """Take back what was handed out to targets that did not come."""
+        if self._own_ports is not None:
+            self._own_ports.expire()
+
+    async def _listen_for_one(self, sock: socket.socket, port: int) -> Server:
+        return await self._listen(sock, partial(self._gate_at_own_port, port), [SUBPROTOCOL])
+
+    async def _listen(self, sock: socket.socket, gate: _Gate, subprotocols: Sequence[str]) -> Server:
+        server: Server = await serve(
             self._serve,
             sock=sock,
             create_connection=self._counted_connection(),
-            process_request=self._gate,
-            subprotocols=[Subprotocol(SUBPROTOCOL), Subprotocol(FEED_SUBPROTOCOL)],
+            process_request=gate,
+            subprotocols=[Subprotocol(name) for name in subprotocols],
             compression=None,  # features are noise to it, and inflating is a way to fill memory
             max_size=MAX_FRAME_BYTES,
             max_queue=_MAX_UNREAD_FRAMES,
@@ -117,20 +154,28 @@ class FrontDoor:
             server_header=None,
             backlog=_BACKLOG,
         )
+        return server
 
     async def close(self, code: int = _CLOSE_GOING_AWAY) -> None:
         """Stop listening and part from everybody; peers that do not take part in it are cut off."""
-        if self._server is None:
-            return
-        self._server.close(code=code, reason="the hub is closing")
-        patience = self._settings.close_timeout_s
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._server.wait_closed(), patience)
+        servers = [] if self._own_ports is None else await self._own_ports.close()
+        if self._server is not None:
+            servers.append(self._server)
+        for server in servers:
+            server.close(code=code, reason="the hub is closing")
+        if await self._are_closed(servers):
             return
         for connection in list(self._sockets):
             connection.transport.abort()
+        await self._are_closed(servers)
+
+    async def _are_closed(self, servers: Sequence[Server]) -> bool:
+        """Whether all of them are, after some patience."""
+        closed: Awaitable[object] = asyncio.gather(*(server.wait_closed() for server in servers))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._server.wait_closed(), patience)
+            await asyncio.wait_for(closed, self._settings.close_timeout_s)
+            return True
+        return False
 
     def _counted_connection(self) -> type[ServerConnection]:
         door = self
@@ -152,28 +197,25 @@ class FrontDoor:
                 door._sockets.discard(self)
                 door._admitted.discard(self)
                 door._monitors.discard(self)
+                door._leave_own_port(self)
 
         return CountedConnection
 
     def _gate(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer in HTTP, or let a target in (None)."""
-        path = request.path.partition("?")[0]
+        path = _path(request)
         page = self._reception.public_page(path)
         if page is not None:
             return _respond(connection, page)
-        if "Origin" in request.headers:
-            return _refuse(connection, HTTPStatus.FORBIDDEN, "no browser is a client of this hub")
-        if not self._is_authorised(request):
-            self.auth_failures += 1
-            response = _refuse(connection, HTTPStatus.UNAUTHORIZED, "give the hub's token: Authorization: Bearer TOKEN")
-            response.headers["WWW-Authenticate"] = "Bearer"
-            return response
+        away = self._turn_away(connection, request)
+        if away is not None:
+            return away
         page = self._reception.private_page(path)
         if page is not None:
             return _respond(connection, page)
         if path != "/":
             return _refuse(connection, HTTPStatus.NOT_FOUND, "see / (WebSocket), /healthz, /readyz, /status, /metrics")
-        if _wants_feed(request):
+        if wants_feed(request.headers):
             return self._admit(connection, self._monitors, self._settings.max_monitors, "monitors")
         return self._admit(connection, self._admitted, self._settings.max_connections, "targets")
 
@@ -188,21 +230,43 @@ class FrontDoor:
         inside.add(connection)
         return None
 
-    def _is_authorised(self, request: Request) -> bool:
-        if self._settings.token is None:
-            return True
-        given = request.headers.get_all("Authorization")
-        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        matches = hmac.compare_digest(token.strip().encode(errors="surrogateescape"), self._settings.token.encode())
-        return matches and scheme.lower() == "bearer"
+    def _gate_at_own_port(self, port: int, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer in HTTP, or let in the one target that this port was handed out to (None)."""
+        away = self._turn_away(connection, request)
+        if away is not None:
+            return away
+        if _path(request) != "/":
+            return _refuse(connection, HTTPStatus.NOT_FOUND, "a target's own port: all pages are at the main one")
+        if self._own_ports is None or not self._own_ports.admits(port, self._owner, shown_ticket(request.headers)):
+            self.turned_away += 1
+            return _refuse(connection, HTTPStatus.GONE, "no ticket that is good here now: begin at the main port")
+        self._admitted.add(connection)
+        self._at_own_port[connection] = port
+        return None
+
+    def _leave_own_port(self, connection: ServerConnection) -> None:
+        port = self._at_own_port.pop(connection, None)
+        if port is not None and self._own_ports is not None:
+            self._own_ports.give_back(port)
+
+    def _turn_away(self, connection: ServerConnection, request: Request) -> Response | None:
+        """The answer to those who may not come in at any port."""
+        away = turn_away(request.headers, self._settings.token)
+        if away is None:
+            return None
+        response = _refuse(connection, away.status, away.line)
+        if away.status is HTTPStatus.UNAUTHORIZED:
+            self.auth_failures += 1
+            response.headers["WWW-Authenticate"] = "Bearer"
+        return response
 
     async def _serve(self, connection: ServerConnection) -> None:
         if connection.subprotocol == FEED_SUBPROTOCOL:
             return await self._reception.watched(connection)
         self._arrivals += 1
-        peer = Peer(connection, self._arrivals, self._owner, self._settings, self._clock())
+        at_own_port = connection in self._at_own_port
+        peer = Peer(connection, self._arrivals, self._owner, self._settings, self._clock(), at_own_port)
         writer = asyncio.create_task(peer.write())
-        self.peers.add(peer)
         self._reception.connected(peer)
         try:
             await self._read(peer)
@@ -212,7 +276,6 @@ class FrontDoor:
             log.exception("a fault of the hub's own while serving %s", peer.address)
             await peer.close(_CLOSE_INTERNAL, "a fault of the hub's own")
         finally:
-            self.peers.discard(peer)
             self._reception.disconnected(peer)
             writer.cancel()
             await peer.close(_CLOSE_GOING_AWAY, "")
@@ -240,16 +303,8 @@ def _tune(sock: socket.socket | None, heartbeat_s: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2000 * heartbeat_s))
 
 
-def _wants_feed(request: Request) -> bool:
-    """Whether this is a monitor. A client that offers both roles is a target: the door prefers that one."""
-    offered = ",".join(request.headers.get_all("Sec-WebSocket-Protocol"))
-    names = {name.strip() for name in offered.split(",")}
-    return FEED_SUBPROTOCOL in names and SUBPROTOCOL not in names
-
-
-def _owner_of(token: str | None) -> str:
-    """Name of the key that a connection showed; not the key."""
-    return "anyone" if token is None else hashlib.sha256(token.encode()).hexdigest()[:16]
+def _path(request: Request) -> str:
+    return request.path.partition("?")[0]
 
 
 def _refuse(connection: ServerConnection, status: HTTPStatus, line: str) -> Response:

@@ -24,7 +24,8 @@ from websockets.asyncio.server import ServerConnection
 
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send
+from starsd_edge.protocol.codes import CLOSE_NORMAL
+from starsd_edge.protocol.hub_side import HangUp, HubAction, HubConnection, HubProtocol, Send, SendOn
 from starsd_edge.protocol.messages import TAG_BYTES
 from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
@@ -60,13 +61,18 @@ class Hub:
         self._started_at = clock()
         self._hub_id = secrets.token_hex(8)
         self._drafters = registry.drafters
+        self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
+        self._own_ports = len(settings.door.own_ports or ())
         self._protocol = HubProtocol(
-            self._hub_id, registry.offer, settings.limits, lambda: secrets.token_bytes(TAG_BYTES)
+            self._hub_id,
+            registry.offer,
+            settings.limits,
+            lambda: secrets.token_bytes(TAG_BYTES),
+            self._door.own_port if self._own_ports else None,
         )
         self._queue = WorkQueue(DraftQueue(), clock)
         self._desk = DraftingDesk(self._drafters, clock)
         self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
-        self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
         self._connections: dict[Peer, HubConnection] = {}
         self._peers: dict[HubConnection, Peer] = {}
         self._times = RecentTimes()
@@ -81,7 +87,7 @@ class Hub:
         """Listen on a bound socket and begin to draft.
 
         Raises:
-            UsageError: somebody else listens there.
+            UsageError: somebody else listens there, or on all the ports that targets may be sent on to.
         """
         try:
             await self._door.open(sock)
@@ -103,7 +109,7 @@ class Hub:
 
     def connected(self, peer: Peer) -> None:
         """See `Reception`."""
-        connection = self._protocol.connect(peer.owner)
+        connection = self._protocol.connect(peer.owner, peer.at_own_port)
         self._connections[peer] = connection
         self._peers[connection] = peer
 
@@ -116,7 +122,7 @@ class Hub:
             return
         target, drafter = connection.terms.target, connection.terms.drafter
         if is_first:
-            log.info("target %r at %s: %s", target, peer.address, drafter)
+            log.info("target %r at %s on port %d: %s", target, peer.address, peer.port, drafter)
             self._events.add(JOINED, target, drafter)
         if connection.resumed > resumed:
             self._events.add(RESUMED, target)
@@ -167,6 +173,11 @@ class Hub:
                     terms = action.connection.terms
                     self._events.add(REFUSED, "" if terms is None else terms.target, action.reason)
                     peer.hang_up(action.code, action.reason)
+            elif isinstance(action, SendOn):
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    log.info("sending %s on to port %d", peer.address, action.port)
+                    peer.hang_up(CLOSE_NORMAL, f"go on at port {action.port}")
             else:
                 self._queue.put(action)
 
@@ -213,6 +224,7 @@ class Hub:
         while True:
             await asyncio.sleep(_TICK_S)
             self._carry_out(self._protocol.expire(self._clock()))
+            self._door.expire()
             for peer in self._connections:
                 peer.sample_rtt()
             self._use.add(self._worker.time_use())
@@ -263,6 +275,8 @@ class Hub:
             auth_failures=self._door.auth_failures,
             turned_away=self._door.turned_away,
             drafted=judgement(self._protocol.record),
+            own_ports=self._own_ports,
+            own_ports_taken=self._door.own_ports_taken,
         )
 
     def _drafter_facts(self) -> list[DrafterFacts]:

@@ -53,6 +53,8 @@ class _FactsCollector(Collector):
         facts = self._facts()
         yield _gauge("starsd_hub_sessions", "Sessions held.", facts.sessions)
         yield _gauge("starsd_hub_targets", "Connected targets.", len(facts.targets))
+        yield _gauge("starsd_hub_own_ports", "Ports for targets to be sent on to.", facts.own_ports)
+        yield _gauge("starsd_hub_own_ports_taken", "Of them, those handed out.", facts.own_ports_taken)
         yield _gauge("starsd_hub_ready", "1 when every drafter is warm and works.", facts.ready)
         yield _gauge("starsd_queue_depth", "Draft requests waiting in Q_in.", facts.queue.requests)
         yield _gauge("starsd_queue_rows", "Rows waiting to be fed to a drafter.", facts.queue.rows)

@@ -50,12 +50,20 @@ class Peer:
     """A connected target. All methods belong to the event loop."""
 
     def __init__(
-        self, connection: ServerConnection, number: int, owner: str, settings: DoorSettings, connected_at: float
+        self,
+        connection: ServerConnection,
+        number: int,
+        owner: str,
+        settings: DoorSettings,
+        connected_at: float,
+        at_own_port: bool = False,
     ) -> None:
         self.number = number
         """Of the connection, unique while the hub lives."""
         self.owner = owner
         self.connected_at = connected_at
+        self.at_own_port = at_own_port
+        """The hub has sent it on to the port that it is connected to."""
         self.traffic = PeerTraffic()
         self.leaving = False
         """It was told goodbye: what it still says does not count."""
@@ -68,6 +76,12 @@ class Peer:
         """Where it connects from."""
         address = self._connection.remote_address
         return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
+
+    @property
+    def port(self) -> int:
+        """The hub's port that it is connected to."""
+        address = self._connection.local_address
+        return int(address[1]) if isinstance(address, tuple) else 0
 
     def send(self, frame: bytes) -> None:
         """Put a frame into `Q_out`; a peer that is too far behind is cut off."""

@@ -21,6 +21,7 @@ class DoorSettings:
         hello_timeout_s: from WebSocket to the first message; ends those that say nothing there.
         send_timeout_s: one send; guards against a peer that stopped reading.
         close_timeout_s: the closing handshake; guards against the same peer at the end.
+        own_ports: where targets go on by themselves; None: all of them stay where they come in.
         max_waiting_frames: frames for one peer that it has not taken yet (`Q_out`); a peer further behind is dropped.
     """
 
@@ -33,6 +34,7 @@ class DoorSettings:
     send_timeout_s: float = 5.0
     close_timeout_s: float = 2.0
     max_waiting_frames: int = 64
+    own_ports: range | None = None
 
 
 @dataclass(frozen=True)

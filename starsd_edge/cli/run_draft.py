@@ -24,12 +24,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEFAULT_PORT_RANGE = "9000-9099"
+
 
 class DrafterKind(str, Enum):
     """Drafters that a hub can be told to use."""
 
     NGRAM = "ngram"
     CAUSAL_LM = "causal-lm"
+
+
+class Isolation(str, Enum):
+    """Where targets are served."""
+
+    SHARED = "shared"
+    DEDICATED = "dedicated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,12 @@ class RunDraftOptions:
     ] = None
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
+    isolation: Annotated[
+        Isolation, typer.Option(help="shared: one port for all targets; dedicated: a port of its own for each.")
+    ] = Isolation.SHARED
+    port_range: Annotated[
+        str | None, typer.Option(help=f"Ports for --isolation dedicated; default: {DEFAULT_PORT_RANGE}.")
+    ] = None
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
     ] = None
@@ -70,6 +85,8 @@ class RunDraftOptions:
             raise UsageError("--drafter causal-lm needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
             raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or use --drafter causal-lm")
+        if self.isolation is Isolation.SHARED and self.port_range:
+            raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
 
     @property
@@ -97,11 +114,22 @@ def run_draft(options: RunDraftOptions) -> None:
     with logging_to(sys.stderr, options.log):
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
-        settings = HubSettings(DoorSettings(token=token), limits)
+        own_ports = _own_ports(options)
+        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
         with bind(options.host, options.port, has_token=token is not None) as sock:
             registry = _registry(options)
             line = f"listening on {_url(sock.getsockname())} drafter={options.kind.value}"
+            if own_ports is not None:
+                line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+
+
+def _own_ports(options: RunDraftOptions) -> range | None:
+    from starsd_server.binding import parse_port_range
+
+    if options.isolation is Isolation.SHARED:
+        return None
+    return parse_port_range(options.port_range or DEFAULT_PORT_RANGE)
 
 
 def _registry(options: RunDraftOptions) -> DrafterRegistry:

@@ -44,6 +44,7 @@ FINAL = frozenset({VERSION, FINGERPRINT, CODEC})
 MAX_OFFENCES = 8
 """Offences in one connection before the peer is given up; a handful lets a passing fault pass."""
 
+CLOSE_NORMAL = 1000
 CLOSE_POLICY = 1008
 CLOSE_TRY_LATER = 1013
 CLOSE_VERSION = 4001

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starsd_edge.protocol.rows import NewRows
@@ -36,6 +36,14 @@ class Refusal:
     code: str
     message: str
     retry_after_ms: int = 0
+
+
+@dataclass(frozen=True)
+class OwnPort:
+    """Where a target goes on by itself, and the ticket that lets it in there. The ticket is never shown."""
+
+    port: int
+    ticket: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,15 @@ class HangUp:
     reason: str
 
 
-HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | HangUp
+@dataclass(frozen=True)
+class SendOn:
+    """The target goes on at this port of its own: close that connection, after what was sent before."""
+
+    connection: HubConnection
+    port: int
+
+
+HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | HangUp | SendOn
 
 
 @dataclass(frozen=True)

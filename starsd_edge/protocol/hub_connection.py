@@ -29,9 +29,11 @@ from starsd_edge.protocol.hub_actions import (
     HubLimits,
     Offer,
     OpenSession,
+    OwnPort,
     QueueDraft,
     Refusal,
     Send,
+    SendOn,
 )
 from starsd_edge.protocol.hub_handshake import Terms, shake_hands
 from starsd_edge.protocol.hub_sessions import HubSession, Pending, SessionTable
@@ -50,6 +52,7 @@ from starsd_edge.protocol.messages import (
     Report,
     Resync,
     TargetMessage,
+    Welcome,
 )
 from starsd_edge.speculation.tree import DraftShape
 
@@ -67,6 +70,7 @@ class HubState:
     offer: Callable[[Hello], Offer | Refusal]
     limits: HubLimits
     table: SessionTable
+    own_port: Callable[[str], OwnPort | Refusal] | None = None
     warm: set[str] = field(default_factory=set)
     connections: dict[HubConnection, None] = field(default_factory=dict)
     """Welcomed and not given up, in the order of their coming."""
@@ -86,7 +90,7 @@ class HubConnection:
         refused: how often a message was refused, and `refusal` why the last was (a code).
     """
 
-    def __init__(self, hub: HubState, owner: str) -> None:
+    def __init__(self, hub: HubState, owner: str, at_own_port: bool) -> None:
         self.owner = owner
         self.terms: Terms | None = None
         self.record = DraftRecord()
@@ -95,6 +99,7 @@ class HubConnection:
         self.refused = 0
         self.refusal = ""
         self._hub = hub
+        self._own_port = None if at_own_port else hub.own_port
         self._over = False
         self._offences = 0
         self._sessions: dict[int, HubSession] = {}
@@ -141,12 +146,23 @@ class HubConnection:
         settled = shake_hands(hello, self._hub.hub_id, self._hub.offer, self._hub.limits)
         if isinstance(settled, Refusal):
             return self._give_up(settled.code, settled.message, settled.retry_after_ms)
-        self.terms, welcome = settled
+        terms, welcome = settled
+        if hello.dedicated and self._own_port is not None:
+            return self._send_on(welcome, self._own_port(self.owner))
+        self.terms = terms
         self._hub.connections[self] = None
         actions: list[HubAction] = [self.send(welcome)]
         if self.terms.drafter in self._hub.warm:
             actions.append(self.send(Ready(self.terms.drafter)))
         return actions
+
+    def _send_on(self, welcome: Welcome, place: OwnPort | Refusal) -> list[HubAction]:
+        """The conversation goes on elsewhere: nothing that comes here counts any more."""
+        if isinstance(place, Refusal):
+            return self._give_up(place.code, place.message, place.retry_after_ms)
+        self._end()
+        there = msgspec.structs.replace(welcome, port=place.port, ticket=place.ticket)
+        return [self.send(there), SendOn(self, place.port)]
 
     def _converse(self, message: TargetMessage, terms: Terms, now: float) -> list[HubAction]:
         if isinstance(message, Open):

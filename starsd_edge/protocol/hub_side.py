@@ -20,9 +20,11 @@ from starsd_edge.protocol.hub_actions import (
     HubLimits,
     Offer,
     OpenSession,
+    OwnPort,
     QueueDraft,
     Refusal,
     Send,
+    SendOn,
     SessionView,
 )
 from starsd_edge.protocol.hub_connection import HubConnection, HubState
@@ -40,9 +42,11 @@ __all__ = [
     "HubProtocol",
     "Offer",
     "OpenSession",
+    "OwnPort",
     "QueueDraft",
     "Refusal",
     "Send",
+    "SendOn",
     "SessionView",
 ]
 
@@ -56,22 +60,24 @@ class HubProtocol:
         offer: Callable[[Hello], Offer | Refusal],
         limits: HubLimits,
         new_tag: Callable[[], bytes],
+        own_port: Callable[[str], OwnPort | Refusal] | None = None,
     ) -> None:
         """Args:
         hub_id: instance id, new at every start.
         offer: chooses a drafter for a HELLO.
         new_tag: 128 secret random bits.
+        own_port: finds a port of its own for a target with this key; None: all targets stay where they come in.
         """
-        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag))
+        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag), own_port)
 
     @property
     def counters(self) -> WireCounters:
         """What crossed the wire, all connections together."""
         return self._state.counters
 
-    def connect(self, owner: str) -> HubConnection:
-        """A connection whose authenticated key is `owner`."""
-        return HubConnection(self._state, owner)
+    def connect(self, owner: str, at_own_port: bool = False) -> HubConnection:
+        """A connection whose authenticated key is `owner`, here or at the port that its target was sent to."""
+        return HubConnection(self._state, owner, at_own_port)
 
     @property
     def record(self) -> DraftRecord:
@@ -100,7 +106,8 @@ class HubProtocol:
         if held is None or pending is None:
             self._state.counters.dropped["late_draft"] += 1
             return []
-        tree = tree.clip(pending.shape.max_nodes, pending.shape.max_depth)
+        shape = pending.shape
+        tree = tree.clip(shape.max_nodes, shape.max_depth, shape.branching)
         draft = Draft(
             tag=held.tag,
             epoch=epoch,

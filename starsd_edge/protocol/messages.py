@@ -17,6 +17,8 @@ from msgspec import Meta
 
 WIRE_VERSION = 1
 SUBPROTOCOL = "starsd.v1"
+TICKET_HEADER = "Starsd-Ticket"
+"""HTTP header of the handshake at a port of the target's own: the ticket of WELCOME."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Largest WebSocket message either side accepts."""
@@ -36,6 +38,7 @@ Total = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=1024)]
 Reason = Annotated[str, Meta(max_length=32, pattern=r"^[a-z_]*\Z")]
+Ticket = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9_-]*\Z")]
 Tag = Annotated[bytes, Meta(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 RowIds = Annotated[list[TokenId], Meta(max_length=MAX_ROWS)]
 NodeIds = Annotated[list[TokenId], Meta(max_length=MAX_TREE_NODES)]
@@ -84,6 +87,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Most tokens of a sequence, root included."""
     chains_only: bool = False
     """The target verifies chains only: branching is 1 whatever it asks for."""
+    dedicated: bool = False
+    """The target knows what `port` in WELCOME means; to one that does not say so no hub sends it."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -111,6 +116,10 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A line for the user, such as why a fitting drafter was not to be had."""
     reports: bool = False
     """The hub takes REPORTs in; one that does not say so would take them for faults."""
+    port: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
+    """Go on at this port of the same host, with a new connection; 0: stay here."""
+    ticket: Ticket = ""
+    """With `port`: lets this target in there, once, within five seconds. At most 128 letters, digits, "-" and "_"."""
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=2):

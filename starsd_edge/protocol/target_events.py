@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starsd_edge.protocol.messages import Welcome
@@ -18,6 +18,16 @@ class Welcomed:
 
     welcome: Welcome
     restarted: bool
+
+
+@dataclass(frozen=True)
+class SentOn:
+    """The hub has a port of its own for this target, on the same host: connect there with the ticket, which lets it in
+    once and is never shown.
+    """
+
+    port: int
+    ticket: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,17 @@ class DraftArrived:
 
 
 @dataclass(frozen=True)
+class RequestRefused:
+    """The draft of this request is not worth waiting for: the hub refused it, or a message that it could not read and
+    that may have been it.
+    """
+
+    session: TargetSession
+    epoch: int
+    message: str
+
+
+@dataclass(frozen=True)
 class SessionEnded:
     """The hub refused or ended a session; the target decodes on by itself.
 
@@ -77,4 +98,4 @@ class Refused:
     retry_after_s: float
 
 
-TargetEvent = Welcomed | HubReady | SessionOpened | DraftArrived | SessionEnded | Refused
+TargetEvent = Welcomed | SentOn | HubReady | SessionOpened | DraftArrived | RequestRefused | SessionEnded | Refused

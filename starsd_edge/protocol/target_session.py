@@ -110,6 +110,11 @@ class TargetSession:
         """Rows appended so far: n, the base_len of the next request."""
         return len(self._store)
 
+    @property
+    def pending(self) -> int | None:
+        """Epoch of the newest request that is not answered."""
+        return next(reversed(self._asked), None)
+
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None = None) -> None:
         """Rows whose tokens are final. Kept; sent with the next `extend` or `request`.
 
@@ -238,6 +243,10 @@ class TargetSession:
             service_us=draft.service_us,
             frame_bytes=frame_bytes,
         )
+
+    def refused(self, epoch: int) -> bool:
+        """The hub will not answer this request; whether it was one."""
+        return self._asked.pop(epoch, None) is not None
 
     def _clamp(self, shape: DraftShape, welcome: Welcome) -> DraftShape:
         hello = self._link.hello

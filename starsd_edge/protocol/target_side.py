@@ -33,6 +33,8 @@ from starsd_edge.protocol.target_events import (
     DraftArrived,
     HubReady,
     Refused,
+    RequestRefused,
+    SentOn,
     SessionEnded,
     SessionOpened,
     TargetEvent,
@@ -44,6 +46,8 @@ __all__ = [
     "DraftArrived",
     "HubReady",
     "Refused",
+    "RequestRefused",
+    "SentOn",
     "SessionEnded",
     "SessionOpened",
     "TargetEvent",
@@ -62,6 +66,7 @@ class _Phase(Enum):
     DOWN = "no connection"
     GREETING = "HELLO is out"
     WELCOMED = "welcomed"
+    SENT_ON = "on the way to a port of its own"
     REFUSED = "refused"
 
 
@@ -81,6 +86,7 @@ class TargetProtocol:
         self._hello = hello
         self._link = TargetLink(hello, clock)
         self._phase = _Phase.DOWN
+        self._at_own_port = False
         self._hub_id: str | None = None
         self._offences = 0
         self._sessions: dict[TargetSession, None] = {}
@@ -91,10 +97,11 @@ class TargetProtocol:
         """What crossed the wire, all connections together."""
         return self._link.counters
 
-    def connected(self) -> None:
-        """A WebSocket stands: HELLO goes out."""
+    def connected(self, at_own_port: bool = False) -> None:
+        """A WebSocket stands: HELLO goes out. `at_own_port`: it is where `SentOn` said."""
         self.disconnected()
         self._phase = _Phase.GREETING
+        self._at_own_port = at_own_port
         self._offences = 0
         self._link.post(self._hello)
 
@@ -106,7 +113,7 @@ class TargetProtocol:
         """Take in one binary message from the hub. Never raises for anything a peer can send: what is malformed is
         dropped and counted.
         """
-        if self._phase in {_Phase.DOWN, _Phase.REFUSED}:
+        if self._phase in {_Phase.DOWN, _Phase.SENT_ON, _Phase.REFUSED}:
             self._drop("no_connection")
             return []
         try:
@@ -176,6 +183,8 @@ class TargetProtocol:
             return self._refused(
                 CODEC, f"the hub wants {welcome.feature_codec} features, which this target does not send"
             )
+        if welcome.port or welcome.ticket:
+            return self._sent_on(welcome)
         restarted = self._hub_id not in {None, welcome.hub_id}
         self._hub_id = welcome.hub_id
         self._phase = _Phase.WELCOMED
@@ -195,6 +204,15 @@ class TargetProtocol:
             notice=printable(welcome.notice),
         )
         return [Welcomed(cleaned, restarted)]
+
+    def _sent_on(self, welcome: Welcome) -> list[TargetEvent]:
+        """Whether the hub has restarted is for the WELCOME to tell that comes there."""
+        if not self._hello.dedicated or not (welcome.port and welcome.ticket):
+            return self._refused(MALFORMED, "the hub names a port that this target cannot go to", FAULTY_HUB_RETRY_S)
+        if self._at_own_port:
+            return self._refused(MALFORMED, "the hub sends this target from port to port", FAULTY_HUB_RETRY_S)
+        self._stop(_Phase.SENT_ON)
+        return [SentOn(welcome.port, welcome.ticket)]
 
     def _ready(self, message: Ready) -> list[TargetEvent]:
         if self._link.ready or self._link.welcome is None or message.drafter != self._link.welcome.drafter:
@@ -260,10 +278,19 @@ class TargetProtocol:
         if message.ref is not None:
             return self._open_refused(message, message.ref, retry_after_s)
         session = self._link.tags.get(message.tag) if message.tag is not None else None
-        if session is None or (message.scope == "frame" and message.code != UNKNOWN_SESSION):
-            self._drop("peer_error")
-            return []
-        return [self._end(session, message.message, retry_after_s)]
+        if session is not None and (message.scope == "session" or message.code == UNKNOWN_SESSION):
+            return [self._end(session, message.message, retry_after_s)]
+        self._drop("peer_error")
+        return self._frame_refused(message, session) if message.scope == "frame" else []
+
+    def _frame_refused(self, message: Error, session: TargetSession | None) -> list[TargetEvent]:
+        """A hub that could not read a message cannot say whose it was, and it may have been anybody's request."""
+        if message.tag is None:
+            pending = [(each, each.pending) for each in self._sessions]
+        else:
+            pending = [(session, message.epoch)] if session is not None and session.refused(message.epoch) else []
+        text = printable(message.message)
+        return [RequestRefused(session, epoch, text) for session, epoch in pending if epoch is not None]
 
     def _open_refused(self, message: Error, ref: int, retry_after_s: float) -> list[TargetEvent]:
         session = self._link.refs.pop(ref, None)

@@ -49,11 +49,6 @@ class Stopper:
         self._limit = min(rules.max_tokens, rules.context_left)
         self._count = 0
 
-    @property
-    def tokens_left(self) -> int:
-        """Tokens that may still be emitted. A draft deeper than this minus the bonus token is wasted."""
-        return self._limit - self._count
-
     def push(self, token: int) -> FinishReason | None:
         """Take the next emitted token; the reason when the answer ends with it. Later ones are not part of the answer.
 

@@ -162,11 +162,24 @@ class DraftTree:
         node = self.walk(emitted)
         return DraftTree.empty() if node is None else self.below(node)
 
-    def clip(self, max_nodes: int, max_depth: int) -> DraftTree:
-        """The tree without the nodes beyond these limits: the first shallow nodes in preorder, parents included."""
-        keep = np.flatnonzero(self.depths <= max_depth)[: max(0, max_nodes)]
+    def clip(self, max_nodes: int, max_depth: int, branching: int | None = None) -> DraftTree:
+        """The tree without the nodes beyond these limits: of each node the likeliest children (None keeps all), of
+        those the first shallow nodes in preorder, parents included.
+        """
+        within = self.depths <= max_depth
+        if branching is not None:
+            within &= self._likeliest(branching)
+        keep = np.flatnonzero(within)[: max(0, max_nodes)]
         if len(keep) == len(self):
             return self
         renumber = np.full(len(self) + 1, ROOT, dtype=np.int32)
         renumber[keep] = np.arange(len(keep))
         return DraftTree(self.tokens[keep], renumber[self.parents[keep]])
+
+    def _likeliest(self, branching: int) -> npt.NDArray[np.bool_]:
+        """bool [n]: nodes that are, like all their ancestors, among the first so many children of their parents."""
+        likeliest = np.zeros(len(self), dtype=np.bool_)
+        for parent, children in self.children.items():
+            if parent == ROOT or likeliest[parent]:
+                likeliest[list(children.values())[:branching]] = True
+        return likeliest

@@ -131,6 +131,7 @@ class TargetFacts:
         number: of the connection, unique while the hub lives.
         queue_ms_p50: time of its last drafts in `Q_in`.
         report: None from a target that has sent none.
+        port: of the hub's, the one it is connected to; 0 where that is not known.
     """
 
     target: Label
@@ -149,6 +150,7 @@ class TargetFacts:
     queue_ms_p99: Measure = 0.0
     drafted: Judgement = field(default_factory=Judgement)
     report: TargetReport | None = None
+    port: Total = 0
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ class HubFacts:
         auth_failures: connections with no token or a wrong one.
         turned_away: connections refused because the hub was full.
         drafted: of all targets, also those that have left.
+        own_ports: ports that it may hand out to targets; 0 where all of them share one.
+        own_ports_taken: of them, those that are handed out.
     """
 
     hub_id: Label = ""
@@ -196,3 +200,5 @@ class HubFacts:
     auth_failures: Total = 0
     turned_away: Total = 0
     drafted: Judgement = field(default_factory=Judgement)
+    own_ports: Total = 0
+    own_ports_taken: Total = 0

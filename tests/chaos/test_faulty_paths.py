@@ -14,7 +14,7 @@ import pytest
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB, Round
-from starsd_jetson import hub_link
+from starsd_jetson import hub_link, hub_socket
 from starsd_jetson.decoder import Answer
 from tests.support.decoding import request
 from tests.support.linked_target import LinkedTarget
@@ -28,10 +28,10 @@ Fault = Callable[[Proxy], None]
 @pytest.fixture(autouse=True)
 def impatient_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a link does after five or ten silent seconds it does after one or two here."""
-    monkeypatch.setattr(hub_link, "_HEARTBEAT_S", 1.0)
-    monkeypatch.setattr(hub_link, "_OPEN_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(hub_link, "_WELCOME_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(hub_link, "_SEND_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(hub_socket, "HEARTBEAT_S", 1.0)
+    monkeypatch.setattr(hub_socket, "OPEN_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(hub_link, "WELCOME_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(hub_link, "SEND_TIMEOUT_S", 2.0)
 
 
 class Ride:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from starsd_edge.protocol.messages import WIRE_VERSION, Error, Hello
+from starsd_edge.protocol.messages import WIRE_VERSION, Error, Hello, Welcome
+from starsd_edge.protocol.target_side import TargetEvent
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson import hub_link
@@ -45,7 +46,7 @@ def hello(engine: PrefixEngine, shape: DraftShape) -> Hello:
     width = engine.spec.feature_width
     return Hello(
         [WIRE_VERSION], "test", 24, "t", "s", "f", "last_hidden" if width else "none", width, ["f2"] if width else [],
-        shape.max_nodes + 1, shape.max_depth, 256, shape.branching == 1,
+        shape.max_nodes + 1, shape.max_depth, 256, shape.branching == 1, dedicated=True,
     )  # fmt: skip
 
 
@@ -192,6 +193,10 @@ def failing(asked: Asked) -> Iterable[Reply]:
     yield frame(Error("drafter_failed", "no more drafts", "session", asked.request.tag, asked.request.epoch))
 
 
+def refusing(asked: Asked) -> Iterable[Reply]:
+    yield frame(Error("base_len", "not like this", "frame", asked.request.tag, asked.request.epoch))
+
+
 HOSTILE: dict[str, Script] = {
     "malformed": malformed,
     "foreign": foreign,
@@ -201,6 +206,7 @@ HOSTILE: dict[str, Script] = {
     "late": late,
     "leaving": leaving,
     "failing": failing,
+    "refusing": refusing,
     "silent": lambda asked: (),
 }
 
@@ -278,6 +284,22 @@ def test_lost_connection_ends_the_wait_for_its_draft() -> None:
         channel.close()
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unread"])
+def test_a_refused_request_ends_the_wait_for_its_draft(named: bool) -> None:
+    def script(asked: Asked) -> Iterable[Reply]:
+        yield from refusing(asked) if named else [frame(Error("malformed", "not a message", "frame"))]
+
+    with ScriptedHub(script) as hub, linked(hub.url) as side:
+        channel = side.link.open_channel(PROMPT[0], "greedy")
+        deadline = time.monotonic() + WELCOMED_IN_S
+        while channel.request(DraftShape(4, 4)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert channel.wait(WELCOMED_IN_S) is None
+        assert channel.pending is None
+        assert channel.request(DraftShape(4, 4)) is not None
+        channel.close()
+
+
 def test_session_goes_on_under_its_tag_after_a_dropped_connection() -> None:
     engine = SlowEngine(7)
     wanted = request(max_tokens=200)
@@ -327,7 +349,7 @@ def test_hub_that_comes_late_joins() -> None:
 
 def test_hub_that_stops_reading_stalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt's features fill every buffer on the way; the answer and the end of the link do not wait for them."""
-    monkeypatch.setattr(hub_link, "_SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(hub_link, "SEND_TIMEOUT_S", 0.5)
     engine = PrefixEngine(9, feature_width=8192, max_context=2048, max_chunk=128)
     wanted = request(prompt=PROMPT * 80, context=2048, max_tokens=20)
     with ScriptedHub(guessing, feature_codec="f2", stalls=True) as hub, linked(hub.url, engine, wanted) as side:
@@ -408,8 +430,14 @@ def test_what_is_no_hub_is_said(kind: str) -> None:
     assert "cannot be reached" in message
 
 
+def test_hub_without_a_token_that_is_called_by_another_name_is_said() -> None:
+    with ScriptedHub(status=421) as hub:
+        message, _ = refused(hub)
+    assert "it has no token, and without one it answers to a loopback address only" in message
+
+
 def test_listener_that_never_speaks_costs_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_link, "_WELCOME_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(hub_link, "WELCOME_TIMEOUT_S", 0.1)
     with ScriptedHub(on_hello=lambda hello: ()) as hub:
         message, _ = refused(hub)
     assert "no WELCOME" in message
@@ -424,6 +452,137 @@ def test_token_goes_into_the_header_and_proxies_are_ignored(monkeypatch: pytest.
             side.link.wait_for_hub(WELCOMED_IN_S)
         assert hub.headers[0].headers["Authorization"] == "Bearer secret-word"
         assert "Sec-WebSocket-Extensions" not in hub.headers[0].headers
+
+
+# A hub that sends the target on to a port of its own.
+
+
+def sending_on(port: int) -> Callable[[Hello], list[bytes]]:
+    def send_on(hello: Hello) -> list[bytes]:
+        assert hello.dedicated
+        return [frame(Welcome(1, "first", "scripted", "d", "none", 10.0, 16, 64, 16, "", True, port, "tick-et"))]
+
+    return send_on
+
+
+def test_target_goes_to_the_port_that_the_hub_names_and_shows_its_ticket_there() -> None:
+    engine = SlowEngine(1)
+    wanted = request(max_tokens=60)
+    with ScriptedHub(knowing(engine, wanted.sampling)) as own, ScriptedHub(on_hello=sending_on(own.port)) as hub:
+        side = Side(hub.url, engine, wanted, "secret-word")
+        with side.link:
+            side.link.wait_for_hub(WELCOMED_IN_S)
+            answer = side.answer()
+            figures = side.link.figures
+        assert Plain.of(answer) == side.expected()
+    assert answer.stats.by_origin["hub"] > 0
+    assert figures.connections == 1
+    assert "Starsd-Ticket" not in hub.headers[0].headers
+    assert own.headers[0].headers["Starsd-Ticket"] == "tick-et"
+    assert own.headers[0].headers["Authorization"] == "Bearer secret-word"
+    assert not hub.opens
+    assert "tick-et" not in "".join(side.notices) + repr(HubAddress(hub.url).at_own_port(own.port, "tick-et"))
+
+
+def test_target_whose_own_port_goes_away_begins_at_the_main_port_again() -> None:
+    own = ScriptedHub()
+    hub = ScriptedHub(on_hello=lambda hello: sending_on(own.port)(hello))
+    with hub, linked(hub.url) as side:
+        own.stop()
+        own = ScriptedHub()
+        deadline = time.monotonic() + WELCOMED_IN_S
+        while side.link.figures.connections < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert side.link.figures.connections == 2
+    own.stop()
+    assert len(hub.hellos) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403, 410, 503])
+def test_ticket_that_is_not_taken_is_said_once_and_another_is_asked_for(status: int) -> None:
+    with ScriptedHub(status=status) as own, ScriptedHub(on_hello=sending_on(own.port)) as hub:
+        message, side = refused(hub)
+        with Side(hub.url, PrefixEngine(), request()).link:
+            deadline = time.monotonic() + WELCOMED_IN_S
+            while len(own.headers) < 4 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert len(own.headers) >= 4
+    assert f"sent this target on to ws://127.0.0.1:{own.port}" in message
+    assert f"HTTP {status}" in message
+    assert len(side.notices) == 1
+
+
+def test_own_port_that_a_firewall_shuts_is_said_with_what_to_do() -> None:
+    with ScriptedHub(on_hello=sending_on(free_port())) as hub:
+        message, _ = refused(hub)
+    assert "--port-range" in message
+
+
+def test_hub_that_sends_from_port_to_port_is_left_alone_for_a_while() -> None:
+    with (
+        ScriptedHub(on_hello=sending_on(1)) as own,
+        ScriptedHub(on_hello=sending_on(own.port)) as hub,
+    ):
+        message, _ = refused(hub)
+        time.sleep(0.3)
+        assert len(own.hellos) == 1
+    assert "from port to port" in message
+
+
+# Faults of our own.
+
+
+def test_fault_of_our_own_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    engine = SlowEngine(2)
+    wanted = request(max_tokens=60)
+    with ScriptedHub(knowing(engine, wanted.sampling)) as hub:
+        side = Side(hub.url, engine, wanted)
+        honest = side.link._protocol.receive
+        faults = [ZeroDivisionError("once")]
+
+        def receive(data: bytes) -> list[TargetEvent]:
+            if faults:
+                raise faults.pop()
+            return honest(data)
+
+        side.link._protocol.receive = receive  # type: ignore[method-assign]
+        with side.link:
+            deadline = time.monotonic() + WELCOMED_IN_S
+            while not side.link.figures.connections and time.monotonic() < deadline:
+                time.sleep(0.01)
+            answer = side.answer()
+            assert Plain.of(answer) == side.expected()
+            assert answer.stats.by_origin["hub"] > 0
+        assert len(hub.hellos) == 2
+    assert "ZeroDivisionError: once" in caplog.text
+
+
+def test_faults_of_our_own_that_do_not_end_end_the_link_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_link, "MAX_FAULTS", 2)
+    with ScriptedHub() as hub:
+        side = Side(hub.url, PrefixEngine(), request())
+        side.link._protocol.disconnected = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+        with side.link:
+            side.link._thread.join(WELCOMED_IN_S)
+            assert not side.link._thread.is_alive()
+            assert Plain.of(side.answer()) == side.expected()
+        assert len(side.notices) == 2
+        assert "a fault of its own" in side.notices[-1]
+        assert "decoding goes on without it" in side.notices[-1]
+
+
+def test_listener_that_cannot_be_told_costs_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    def notify(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    with ScriptedHub() as hub:
+        side = Side(hub.url, PrefixEngine(), request())
+        side.link._notify = notify
+        with side.link:
+            side.link.wait_for_hub(WELCOMED_IN_S)
+            assert Plain.of(side.answer()) == side.expected()
+            assert side.link.figures.connections == 1
+    assert "drafts with scripted" in caplog.text
 
 
 @pytest.mark.parametrize("moment", ["connecting", "away", "welcomed"])

@@ -10,6 +10,8 @@ import pytest
 from starsd_edge.telemetry.feed import Event, FeedError, Snapshot, decode_snapshot, encode_snapshot
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts, TargetReport, TimeUse
 from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.detail import detail_lines
+from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.model import WINDOW_S, MonitorModel
 from tests.support.monitor_frames import board_of, frame_text, pressed, recorded
 
@@ -119,6 +121,13 @@ def test_connections_of_one_name_are_kept_apart() -> None:
     twins = [TargetFacts("orin", number=number, rtt_ms=float(number)) for number in (1, 2)]
     rows = board_of([at(0, *twins), at(1, *twins)]).targets
     assert [row.rtt_history for row in rows] == [(1.0, 1.0), (2.0, 2.0)]
+
+
+def test_the_hubs_port_of_a_target_is_told_where_it_is_known() -> None:
+    facts = HubFacts(targets=[TargetFacts("orin", "10.0.0.5:50000", number=1, port=9003)])
+    (row,) = board_of([Snapshot(1, facts)]).targets
+    assert "10.0.0.5:50000 at port 9003, connected" in detail_lines(row, [], 0.0, 80, UNICODE)[1].plain
+    assert "at port" not in detail_lines(replace(row, port=0), [], 0.0, 80, UNICODE)[1].plain
 
 
 def test_fifty_replayed_targets_that_come_and_go() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import get_args
 
@@ -17,8 +18,10 @@ from starsd_edge.protocol.hub_side import (
     HubProtocol,
     Offer,
     OpenSession,
+    OwnPort,
     QueueDraft,
     Send,
+    SendOn,
 )
 from starsd_edge.protocol.messages import (
     Close,
@@ -34,7 +37,7 @@ from starsd_edge.protocol.messages import (
     Resync,
     TargetMessage,
 )
-from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol, TargetSession
+from starsd_edge.protocol.target_side import DraftArrived, SentOn, TargetEvent, TargetProtocol, TargetSession
 from starsd_edge.speculation.tree import DraftShape
 from tests.support.mutations import MUTATORS, Mutator, mutate_bytes
 from tests.support.wire import VOCAB, WIDTH, Clock, HubUnderTest, a_hello, a_tensor, a_welcome, some_features
@@ -52,7 +55,11 @@ class FuzzedHub:
         self.tags = 0
         self.codec = codec
         self.hub = HubProtocol(
-            "hub-1", lambda _: Offer("ngram", "fp", self.codec), HubLimits(max_sessions=12), self._new_tag
+            "hub-1",
+            lambda _: Offer("ngram", "fp", self.codec),
+            HubLimits(max_sessions=12),
+            self._new_tag,
+            lambda _: OwnPort(9003, "ticket"),
         )
         self.bystander = self.hub.connect("alice")
         self.bystander.receive(encode(a_hello(codecs=["f2", "i1"])), 0.0)
@@ -85,7 +92,7 @@ class FuzzedHub:
         """Well-made frames for this moment."""
         features = None if self.codec == "none" else a_tensor(some_features(2))
         messages: list[TargetMessage] = [
-            a_hello(),
+            a_hello(dedicated=True),
             Open(2, 0, 7, "ngram", "greedy"),
             Open(3, 0, 7, "", "", TAG),
             Extend(TAG, ROWS, [5, 6], features),
@@ -128,7 +135,7 @@ def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
                 fuzzed.begin()
             view = fuzzed.hub.sessions()[0]
             assert (view.session, view.owner, view.rows, view.attached) == (1, "alice", ROWS, True)
-    kinds = [Send, OpenSession, Feed, QueueDraft, DropSession, HangUp, Error, Opened, Closed]
+    kinds = [Send, OpenSession, Feed, QueueDraft, DropSession, HangUp, SendOn, Error, Opened, Closed]
     assert {kind.__name__ for kind in kinds} <= set(outcomes)
 
 
@@ -140,7 +147,7 @@ class FuzzedTarget:
     def __init__(self, codec: str) -> None:
         self.clock = Clock()
         self.codec = codec
-        self.target = TargetProtocol(a_hello(), self.clock)
+        self.target = TargetProtocol(a_hello(dedicated=True), self.clock)
         self.session: TargetSession | None = None
 
     def begin(self, stage: str) -> None:
@@ -168,12 +175,14 @@ class FuzzedTarget:
         """Well-made frames for this moment."""
         messages: list[HubMessage] = [
             a_welcome(notice="hello"),
+            a_welcome(reports=True, port=9003, ticket="ticket"),
             Ready("ngram"),
             Opened(self.ref, TAG, 0),
             Draft(TAG, 1, ROWS, [5, 6, 7], [-1, 0, 0], 1, 2, 3),
             Resync(TAG, 1),
             Closed(TAG, 4),
             Error("x", "y", "session", TAG, 1, 10),
+            Error("x", "y", "frame", TAG, 1),
             Error("unknown_session", "y", "session", TAG, 1, 10, self.ref),
         ]
         return [encode(message) for message in messages]
@@ -193,6 +202,9 @@ def test_mutated_frames_at_the_target(mutate: Mutator) -> None:
             for event in events:
                 assert isinstance(event, get_args(TargetEvent))
                 outcomes[type(event).__name__] += 1
+                if isinstance(event, SentOn):
+                    assert 0 < event.port < 1 << 16
+                    assert re.fullmatch("[A-Za-z0-9_-]{1,128}", event.ticket)
                 if isinstance(event, DraftArrived):
                     assert (event.session, event.epoch, event.base_len) == (fuzzed.session, 1, ROWS)
                     assert len(event.tree) <= 8

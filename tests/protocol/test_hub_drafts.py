@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, HubLimits, QueueDraft
@@ -174,6 +175,15 @@ def test_a_drafter_that_gives_more_than_asked_is_cut() -> None:
     peer.say(DraftRequest(tag, 1, 4, 4, [], 3, 2, 1))
     draft = only(Draft, hub.answer(peer, hub.take_done(QueueDraft), DraftTree.chain([1, 2, 3, 4, 5])))
     assert (draft.ids, draft.parents) == ([1, 2], [-1, 0])
+
+
+def test_a_drafter_that_branches_more_than_asked_is_cut() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    peer.say(DraftRequest(tag, 1, 4, 4, [], 8, 4, 2))
+    tree = DraftTree(np.array([1, 2, 3, 4, 5, 6]), np.array([-1, 0, 0, 0, -1, -1], dtype=np.int32))
+    draft = only(Draft, hub.answer(peer, hub.take_done(QueueDraft), tree))
+    assert (draft.ids, draft.parents) == ([1, 2, 3, 5], [-1, 0, 0, -1])
 
 
 def test_a_draft_for_a_target_that_is_away_waits_for_its_resume() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starsd_edge.protocol.codec import encode
-from starsd_edge.protocol.hub_side import HangUp, HubLimits, Offer, Refusal
+from starsd_edge.protocol.hub_side import HangUp, HubLimits, Offer, OwnPort, Refusal, SendOn
 from starsd_edge.protocol.messages import (
     Close,
     DraftRequest,
@@ -13,6 +13,7 @@ from starsd_edge.protocol.messages import (
     Extend,
     Hello,
     Open,
+    Opened,
     Ready,
     TargetMessage,
     Welcome,
@@ -161,6 +162,69 @@ def test_faults_of_one_connection_do_not_touch_another() -> None:
     hub.done.clear()
     assert good.say(Extend(tag, 0, [1, 2])) == []
     assert len(hub.done) == 1
+
+
+def sending_on(place: OwnPort | Refusal = OwnPort(9003, "tick-et_1")) -> tuple[HubUnderTest, list[str]]:  # noqa: B008
+    """A hub with a port of its own for every target, and the keys that it was asked for."""
+    owners: list[str] = []
+
+    def own_port(owner: str) -> OwnPort | Refusal:
+        owners.append(owner)
+        return place
+
+    return HubUnderTest(own_port=own_port), owners
+
+
+def test_a_target_is_sent_on_and_all_else_that_comes_there_does_not_count() -> None:
+    hub, owners = sending_on()
+    peer = hub.connect_silently("alice")
+    welcome = only(Welcome, peer.say(a_hello(dedicated=True)))
+    assert (welcome.port, welcome.ticket) == (9003, "tick-et_1")
+    assert hub.take_done(SendOn) == SendOn(peer.connection, 9003)
+    assert owners == ["alice"]
+    assert peer.say(Open(1, 0, 7), a_hello(dedicated=True), a_hello()) == []
+    assert hub.carry_out(hub.protocol.ready("ngram"), peer.connection) == []
+    peer.lose()
+    assert hub.protocol.sessions() == []
+    assert "tick-et_1" not in repr(OwnPort(9003, "tick-et_1"))
+
+
+def test_at_its_own_port_a_target_is_welcomed_and_its_sessions_go_on() -> None:
+    hub, owners = sending_on()
+    first = hub.connect_silently(at_own_port=True)
+    welcome = only(Welcome, first.say(a_hello(dedicated=True)))
+    assert (welcome.port, welcome.ticket) == (0, "")
+    tag = first.open()
+    first.lose()
+    second = hub.connect_silently(at_own_port=True)
+    second.say(a_hello(dedicated=True))
+    assert only(Opened, second.say(Open(2, 0, 7, resume=tag))).tag == tag
+    assert owners == []
+
+
+def test_a_target_that_knows_nothing_of_own_ports_stays_where_it_is() -> None:
+    hub, owners = sending_on()
+    peer = hub.connect()
+    assert peer.open()
+    assert owners == []
+
+
+def test_a_hub_with_one_port_sends_nobody_on() -> None:
+    assert HubUnderTest().connect(dedicated=True).open()
+
+
+def test_a_target_for_which_there_is_no_port_is_told_when_to_come_back() -> None:
+    hub, _ = sending_on(Refusal("busy", "every port is taken", 5000))
+    peer = hub.connect_silently()
+    error = only(Error, peer.say(a_hello(dedicated=True)))
+    assert (error.code, error.scope, error.retry_after_ms) == ("busy", "connection", 5000)
+    assert hub.take_done(HangUp).code == 1013
+
+
+def test_a_target_that_does_not_fit_takes_no_port() -> None:
+    hub, owners = sending_on()
+    only(Error, hub.connect_silently().say(a_hello(dedicated=True, versions=[9])))
+    assert owners == []
 
 
 def test_names_of_a_target_reach_the_hub_printable() -> None:

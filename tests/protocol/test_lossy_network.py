@@ -38,9 +38,9 @@ def trees(draw: st.DrawFn) -> DraftTree:
     return DraftTree(np.arange(len(parents)) * 7 % VOCAB, np.asarray(parents, dtype=np.int32))
 
 
-def a_talking_star(codec: str, sessions: int) -> LossyStar:
+def a_talking_star(codec: str, sessions: int, dedicated: bool) -> LossyStar:
     """In the middle of a conversation."""
-    star = LossyStar(codec)
+    star = LossyStar(codec, dedicated)
     for _ in range(sessions):
         star.open()
     star.mishap("warm", 0)
@@ -50,9 +50,9 @@ def a_talking_star(codec: str, sessions: int) -> LossyStar:
 
 
 class LossyConversation(RuleBasedStateMachine):
-    @initialize(codec=st.sampled_from(["none", "f2"]), sessions=st.integers(1, MAX_SESSIONS))
-    def begin(self, codec: str, sessions: int) -> None:
-        self.star = a_talking_star(codec, sessions)
+    @initialize(codec=st.sampled_from(["none", "f2"]), sessions=st.integers(1, MAX_SESSIONS), dedicated=st.booleans())
+    def begin(self, codec: str, sessions: int, dedicated: bool) -> None:
+        self.star = a_talking_star(codec, sessions, dedicated)
 
     @precondition(lambda self: self.star.sessions)
     @rule(which=some, rows=some, shape=shapes, whole=st.booleans(), tree=trees())
@@ -88,9 +88,9 @@ class LossyConversation(RuleBasedStateMachine):
     def a_frame_is_lost_or_repeated(self, upwards: bool, twice: bool) -> None:
         self.star.spoil(upwards, twice)
 
-    @rule(noticed=st.booleans())
-    def a_reconnect(self, noticed: bool) -> None:
-        self.star.reconnect(noticed)
+    @rule(noticed=st.booleans(), late=st.booleans())
+    def a_reconnect(self, noticed: bool, late: bool) -> None:
+        self.star.reconnect(noticed, late)
 
     @rule(kind=st.sampled_from(MISHAPS), which=some)
     def a_mishap(self, kind: str, which: int) -> None:
@@ -126,7 +126,7 @@ def step(star: LossyStar, random: np.random.Generator) -> None:
     move = random.choice(moves, p=[0.26, 0.08, 0.04, 0.2, 0.2, 0.1, 0.06, 0.02, 0.01, 0.03])
     which, few = int(random.integers(0, 10)), int(random.integers(1, 7))
     if star.wire is None or move == "reconnect":
-        star.reconnect(noticed=bool(random.random() < 0.5))
+        star.reconnect(noticed=bool(random.random() < 0.5), late=bool(random.random() < 0.3))
     elif move == "round" and star.sessions:
         shape = DraftShape(int(random.integers(0, 12)), few, int(random.integers(0, 4)))
         star.round(which, few // 2, shape, bool(random.random() < 0.5), a_random_tree(random))
@@ -150,22 +150,27 @@ def step(star: LossyStar, random: np.random.Generator) -> None:
 
 def test_long_walks_over_a_lossy_network_settle_and_meet_every_message() -> None:
     met: Counter[str] = Counter()
+    ports: Counter[str] = Counter()
     for seed in range(300):
         random = np.random.default_rng(seed)
-        star = a_talking_star(str(random.choice(["none", "f2"])), int(random.integers(1, MAX_SESSIONS)))
+        sessions = int(random.integers(1, MAX_SESSIONS))
+        star = a_talking_star(str(random.choice(["none", "f2"])), sessions, dedicated=seed % 2 == 0)
         for _ in range(120):
             step(star, random)
             star.check()
         met += star.target.counters.frames_down + star.target.counters.frames_up
+        ports += star.met
         star.settle()
+    assert min(ports["let in"], ports["not let in"], ports["exhausted"]) > 10
     assert set(met) == {kind.__name__ for kind in (*get_args(TargetMessage), *get_args(HubMessage))}
     assert met["Resync"] > 50
     assert met["Draft"] > 2000
 
 
+@pytest.mark.parametrize("dedicated", [False, True])
 @pytest.mark.parametrize("codec", ["none", "f2"])
-def test_an_undisturbed_conversation_settles(codec: str) -> None:
-    star = LossyStar(codec)
+def test_an_undisturbed_conversation_settles(codec: str, dedicated: bool) -> None:
+    star = LossyStar(codec, dedicated)
     for number in range(3):
         star.open()
         star.append(number, 20 + number)

@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from starsd_edge.protocol import codes, hub_sessions, messages, target_session
+from starsd_server import port_leases
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET
 from tests.support.wire_tables import PAGE, page_with_tables
 
@@ -24,8 +25,14 @@ def test_every_message_has_a_golden_frame_each_way_it_travels() -> None:
 
 @pytest.mark.parametrize(
     "number",
-    [codes.MAX_OFFENCES, int(hub_sessions.RESYNC_REPEAT_S), hub_sessions.MAX_PENDING, target_session.MAX_RESYNCS],
+    [
+        codes.MAX_OFFENCES,
+        int(hub_sessions.RESYNC_REPEAT_S),
+        hub_sessions.MAX_PENDING,
+        target_session.MAX_RESYNCS,
+        int(port_leases.TICKET_VALID_S),
+    ],
 )
 def test_numbers_in_the_prose_are_those_of_the_code(number: int) -> None:
-    words = {1: "one second", 8: "eight", 16: "sixteen"}
+    words = {1: "one second", 5: "five seconds", 8: "eight", 16: "sixteen"}
     assert words[number] in PAGE.read_text()

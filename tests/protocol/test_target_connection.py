@@ -17,7 +17,7 @@ from starsd_edge.protocol.messages import (
     Ready,
     Resync,
 )
-from starsd_edge.protocol.target_side import HubReady, Refused, SessionOpened, TargetProtocol, Welcomed
+from starsd_edge.protocol.target_side import HubReady, Refused, SentOn, SessionOpened, TargetProtocol, Welcomed
 from tests.support.wire import Clock, TargetUnderTest, a_hello, a_welcome, only
 
 TAG = b"t" * 16
@@ -70,6 +70,54 @@ def test_a_welcome_that_wants_what_hello_did_not_offer_is_final(welcome: dict[st
     assert only(Refused, target.hear(a_welcome(**welcome))).final
     target.protocol.connected()
     assert only(Welcomed, target.hear(a_welcome()))
+
+
+def test_a_target_goes_where_the_hub_sends_it_and_its_sessions_go_on_there() -> None:
+    target = TargetUnderTest(dedicated=True)
+    target.connect(a_welcome(hub_id="first"))
+    session = target.open()
+    target.protocol.connected()
+    assert only(Hello, target.sent()).dedicated
+    event = only(SentOn, target.hear(a_welcome(hub_id="second", port=9003, ticket="tick-et")))
+    assert event == SentOn(9003, "tick-et")
+    assert "tick-et" not in repr(event)
+    assert target.hear(Ready("ngram"), a_welcome(), Error("x", "y", "connection")) == []
+    assert target.sent() == []
+    assert not session.is_open
+    target.protocol.connected(at_own_port=True)
+    assert only(Hello, target.sent()).dedicated
+    assert only(Welcomed, target.hear(a_welcome(hub_id="first"))).restarted is False
+    assert only(Open, target.sent()).resume == TAG
+
+
+@pytest.mark.parametrize(
+    ("hello", "welcome", "at_own_port"),
+    [
+        ({}, {"port": 9003, "ticket": "t"}, False),
+        ({"dedicated": True}, {"port": 9003}, False),
+        ({"dedicated": True}, {"ticket": "t"}, False),
+        ({"dedicated": True}, {"port": 9003, "ticket": "t"}, True),
+    ],
+    ids=["not understood", "no ticket", "no port", "from port to port"],
+)
+def test_a_hub_that_sends_a_target_nowhere_is_left_for_a_while(
+    hello: dict[str, object], welcome: dict[str, object], at_own_port: bool
+) -> None:
+    target = TargetUnderTest(**hello)
+    target.protocol.connected(at_own_port)
+    refused = only(Refused, target.hear(a_welcome(**welcome)))
+    assert not refused.final
+    assert refused.retry_after_s >= 10
+    target.protocol.connected()
+    assert only(Welcomed, target.hear(a_welcome()))
+
+
+@pytest.mark.parametrize("welcome", [{"port": 1 << 16}, {"port": -1}, {"ticket": "a\r\nb"}, {"ticket": "x" * 129}])
+def test_ports_that_are_none_and_tickets_that_would_forge_a_header_are_faults(welcome: dict[str, object]) -> None:
+    target = TargetUnderTest(dedicated=True)
+    target.protocol.connected()
+    assert target.hear(a_welcome(**({"port": 9003, "ticket": "t"} | welcome))) == []
+    assert target.protocol.counters.dropped["malformed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,13 @@ from starsd_edge.protocol.messages import (
     Ready,
     Resync,
 )
-from starsd_edge.protocol.target_side import DraftArrived, SessionEnded, SessionOpened, TargetSession
+from starsd_edge.protocol.target_side import (
+    DraftArrived,
+    RequestRefused,
+    SessionEnded,
+    SessionOpened,
+    TargetSession,
+)
 from starsd_edge.speculation.tree import DraftShape
 from tests.support.wire import WIDTH, TargetUnderTest, a_welcome, only, some_features
 
@@ -286,6 +292,31 @@ def test_a_refused_frame_or_a_foreign_tag_changes_nothing() -> None:
     assert target.hear(Error("base_len", "no", "frame", TAG, 1), Error("x", "y", "session", b"?" * 16)) == []
     assert target.hear(Error("x", "y", "session"), Error("x", "y", "session", ref=99)) == []
     assert session.is_open
+
+
+def test_a_refused_request_is_told_once_and_the_session_goes_on() -> None:
+    target, session = plain(rows=3)
+    assert session.request(DraftShape(4, 4)) == 1
+    assert session.request(DraftShape(4, 4)) == 2
+    refusal = Error("base_len", "no\n", "frame", TAG, 2)
+    told = only(RequestRefused, target.hear(refusal))
+    assert (told.session, told.epoch) == (session, 2)
+    assert told.message.isprintable()
+    assert target.hear(refusal) == []
+    assert target.hear(Draft(TAG, 2, 3, [], [], 0, 0, 0)) == []
+    assert only(DraftArrived, target.hear(Draft(TAG, 1, 3, [5], [-1], 0, 0, 0))).epoch == 1
+    assert session.is_open
+
+
+def test_a_frame_that_the_hub_could_not_read_may_have_been_any_request() -> None:
+    target, session = plain(rows=3)
+    idle = target.open(b"u" * 16)
+    session.request(DraftShape(4, 4))
+    told = only(RequestRefused, target.hear(Error("malformed", "not a message", "frame")))
+    assert (told.session, told.epoch) == (session, 1)
+    assert only(DraftArrived, target.hear(Draft(TAG, 1, 3, [5], [-1], 0, 0, 0))).epoch == 1  # it was another
+    assert target.hear(Error("malformed", "not a message", "frame")) == []
+    assert idle.is_open
 
 
 def test_a_full_hub_is_asked_again_after_the_pause_it_names() -> None:

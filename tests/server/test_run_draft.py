@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from starsd_edge.cli.main import run
+from starsd_edge.protocol.messages import TICKET_HEADER
 from tests.support.hub_client import HubClient, connect_to, http_get
 
 REPO = Path(__file__).resolve().parents[2]
@@ -81,6 +83,34 @@ async def test_it_says_where_it_listens_serves_and_ends_with_zero(signal_number:
         assert "Traceback" not in log
 
 
+async def test_with_dedicated_isolation_a_target_is_served_at_a_port_of_the_range(tmp_path: Path) -> None:
+    token = write_token(tmp_path / "token", "open-sesame\n")
+    first = random.randrange(20_000, 32_000)
+    ports = f"{first}-{first + 9}"
+    own = ["--isolation", "dedicated", "--port-range", ports, "--log-level", "debug"]
+    with run_draft("--port", "0", "--token-file", str(token), *own) as (process, line):
+        _, _, url, drafter, told = line.split()
+        assert (drafter, told) == ("drafter=ngram", f"ports={ports}")
+        async with connect_to(url, "open-sesame") as websocket:
+            welcome = await HubClient(websocket).introduce(dedicated=True)
+        assert first <= welcome.port < first + 10
+        headers = {"Authorization": "Bearer open-sesame", TICKET_HEADER: welcome.ticket}
+        async with connect_to(f"ws://127.0.0.1:{welcome.port}", additional_headers=headers) as websocket:
+            client = HubClient(websocket)
+            await client.introduce(target="spoke", dedicated=True)
+            assert await client.open([1, 2, 3])
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(ConnectionClosed):
+                await client.receive()
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr is not None
+        log = process.stderr.read()
+        assert f"on port {welcome.port}" in log
+        assert welcome.ticket not in log
+        assert "open-sesame" not in log
+        assert "Traceback" not in log
+
+
 def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -108,6 +138,13 @@ def test_an_address_others_can_reach_needs_a_token(host: str, capsys: pytest.Cap
         (["--resume-grace", "inf"], "--resume-grace is a number of seconds, not inf"),
         (["--resume-grace", "-1"], "--resume-grace"),
         (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
+        (["--isolation", "dedicated", "--port-range", "9000"], "write --port-range like 9000-9099"),
+        (["--isolation", "dedicated", "--port-range", "9099-9000"], "the lower one first"),
+        (["--isolation", "dedicated", "--port-range", "0-10"], "from 1 to 65535"),
+        (["--isolation", "dedicated", "--port-range", "65000-65536"], "from 1 to 65535"),
+        (["--isolation", "dedicated", "--port-range", "1000-9999"], "9000 ports: a hub takes at most 1024"),
+        (["--isolation", "dedicated", "--port-range", "9000-\u0663"], "write --port-range like"),
+        (["--port-range", "9000-9099"], "is for --isolation dedicated"),
     ],
 )
 def test_what_cannot_work_is_one_line(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:

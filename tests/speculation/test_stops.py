@@ -49,15 +49,6 @@ def test_an_end_of_sequence_in_the_last_allowed_place_is_a_stop() -> None:
     assert answer([10, STOP], max_tokens=2) == ([10], "stop")
 
 
-def test_the_end_of_the_context_bounds_the_draft() -> None:
-    # Context 64, prompt 60: after the first token three more fit, so a draft deeper than 3 would leave the context.
-    stopper = Stopper(StopRules(frozenset(), max_tokens=100, context_left=64 - 60))
-    assert stopper.push(1) is None
-    assert stopper.tokens_left == 3
-    assert [stopper.push(token) for token in (2, 3, 4)] == [None, None, "length"]
-    assert stopper.tokens_left == 0
-
-
 def test_nothing_is_left_out_when_no_rule_applies() -> None:
     assert answer([1, 2, 3]) == ([1, 2, 3], None)
 

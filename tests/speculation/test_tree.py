@@ -82,6 +82,18 @@ def test_clip(tree: DraftTree, max_nodes: int, max_depth: int) -> None:
     assert paths_of(tree.clip(max_nodes, max_depth)) == expected
 
 
+@given(trees(), st.integers(1, 3))
+def test_clip_keeps_the_likeliest_children(tree: DraftTree, branching: int) -> None:
+    paths = paths_of(tree)
+
+    def is_likely(path: tuple[int, ...]) -> bool:
+        siblings = [other[-1] for other in paths if other[:-1] == path[:-1]]
+        return siblings.index(path[-1]) < branching and (len(path) == 1 or is_likely(path[:-1]))
+
+    assert paths_of(tree.clip(99, 99, branching)) == [path for path in paths if is_likely(path)]
+    assert paths_of(tree.clip(2, 2, branching)) == [path for path in paths if is_likely(path) and len(path) <= 2][:2]
+
+
 @given(st.lists(st.integers(0, 9), max_size=8))
 def test_chain(chain: list[int]) -> None:
     tree = DraftTree.chain(chain)

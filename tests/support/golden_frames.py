@@ -43,7 +43,7 @@ FROM_TARGET = [
     Golden(
         "HELLO",
         Hello([1], "orin-1", 49152, "tok", "src", "feat", "last_hidden", 576, ["f2"], 32, 8, 2048),
-        "9e019101a66f72696e2d31cdc000a3746f6ba3737263a466656174ab6c6173745f68696464656ecd024091a266322008cd0800c2",
+        ("9f019101a66f72696e2d31cdc000a3746f6ba3737263a466656174ab6c6173745f68696464656ecd024091a266322008cd0800c2c2"),
     ),
     Golden("OPEN", Open(1, 0, 7, "", "greedy"), "9702010007a0a6677265656479c0"),
     Golden(
@@ -93,9 +93,14 @@ FROM_HUB = [
         "WELCOME",
         Welcome(1, "hub-1", "causal-lm", "fp", "none", 10.0, 16, 31, 8, "a line for the user", True),
         (
-            "9c0101a56875622d31a963617573616c2d6c6da26670a46e6f6e65cb4024000000000000101f08b3"
-            "61206c696e6520666f72207468652075736572c3"
+            "9e0101a56875622d31a963617573616c2d6c6da26670a46e6f6e65cb4024000000000000101f08b3"
+            "61206c696e6520666f72207468652075736572c300a0"
         ),
+    ),
+    Golden(
+        "WELCOME, sending the target on",
+        Welcome(1, "hub-1", "ngram", "fp", "none", 10.0, 16, 31, 8, "", True, 9003, "dGlja2V0"),
+        ("9e0101a56875622d31a56e6772616da26670a46e6f6e65cb4024000000000000101f08a0c3cd232ba864476c6a61325630"),
     ),
     Golden("READY", Ready("causal-lm"), "9202a963617573616c2d6c6d"),
     Golden("OPENED", Opened(1, TAG, 0), "940301c410000102030405060708090a0b0c0d0e0f00"),

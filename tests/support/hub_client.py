@@ -160,7 +160,8 @@ def connect_to(url: str, token: str | None = None, **options: Any) -> connect:
 async def http_get(port: int, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """Status and body of a page on the hub's port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = [f"GET {path} HTTP/1.1", "Host: hub", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    lines = [f"{name}: {value}" for name, value in {"Host": f"127.0.0.1:{port}", **headers}.items()]
+    lines = [f"GET {path} HTTP/1.1", *lines, "", ""]
     writer.write("\r\n".join(lines).encode())
     answer = (await asyncio.wait_for(reader.read(), 20)).decode()
     writer.close()

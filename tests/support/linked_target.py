@@ -127,4 +127,5 @@ class LinkedTarget:
             max_depth=shape.max_depth,
             max_context=self.wanted.context,
             chains_only=shape.branching == 1,
+            dedicated=True,
         )

@@ -2,17 +2,19 @@
 fed.
 
 Frames of one connection keep their order, as a WebSocket does, but may be lost or come twice, which it does not; an
-old connection lingers at the hub after the target has left it, with frames on their way that arrive much later.
+old connection lingers at the hub after the target has left it, with frames on their way that arrive much later. A hub
+may send the target on to one of a few ports, where its ticket may come too late.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from starsd_edge.protocol.codec import decode_from_hub
+from starsd_edge.protocol.codes import BUSY
 from starsd_edge.protocol.hub_side import (
     DropSession,
     Feed,
@@ -23,23 +25,29 @@ from starsd_edge.protocol.hub_side import (
     HubProtocol,
     Offer,
     OpenSession,
+    OwnPort,
     QueueDraft,
+    Refusal,
     Send,
+    SendOn,
 )
 from starsd_edge.protocol.messages import Error, Report
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     Refused,
+    SentOn,
     TargetEvent,
     TargetProtocol,
     TargetSession,
 )
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.port_leases import PortLeases
 from tests.support.wire import VOCAB, WIDTH, a_hello
 
 CONTEXT = 160
 MAX_TREE = 10
 MAX_DEPTH = 4
+PORTS = range(9000, 9003)
 
 
 def true_token(session: int, row: int) -> int:
@@ -63,6 +71,8 @@ class Wire:
     cut: bool = False
     """The target has left it."""
     hung_up: bool = False
+    port: int | None = None
+    """The target's own."""
 
 
 @dataclass
@@ -76,11 +86,12 @@ class Fed:
 class LossyStar:
     """The network between a `TargetProtocol` and a `HubProtocol`."""
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str, dedicated: bool = False) -> None:
         self.now = 1000.0
         self.codec = codec
+        self.dedicated = dedicated
         self.target = TargetProtocol(
-            a_hello(max_tree=MAX_TREE, max_depth=MAX_DEPTH, max_context=CONTEXT), lambda: self.now
+            a_hello(max_tree=MAX_TREE, max_depth=MAX_DEPTH, max_context=CONTEXT, dedicated=True), lambda: self.now
         )
         self.sessions: dict[int, TargetSession] = {}
         self.next_session = 0
@@ -88,14 +99,22 @@ class LossyStar:
         self.wire: Wire | None = None
         self.hubs = 0
         self.tags = 0
+        self.tickets = 0
+        self.late = False
+        self.met: Counter[str] = Counter()
         self.arrived: list[DraftArrived] = []
         self.start_hub()
 
     def start_hub(self) -> None:
         """A new hub instance; all that the last one held is gone."""
         self.hubs += 1
+        self.leases = PortLeases(PORTS, self._new_ticket, lambda: self.now)
         self.hub = HubProtocol(
-            f"hub-{self.hubs}", lambda _: Offer("eagle", "fp", self.codec), HubLimits(max_sessions=6), self._new_tag
+            f"hub-{self.hubs}",
+            lambda _: Offer("eagle", "fp", self.codec),
+            HubLimits(max_sessions=6),
+            self._new_tag,
+            self._own_port if self.dedicated else None,
         )
         self.fed: dict[int, Fed] = {}
         self.queued: list[QueueDraft] = []
@@ -106,12 +125,37 @@ class LossyStar:
         self.tags += 1
         return self.tags.to_bytes(16, "big")
 
+    def _new_ticket(self) -> str:
+        self.tickets += 1
+        return f"ticket-{self.tickets}"
+
+    def _own_port(self, owner: str) -> OwnPort | Refusal:
+        port = next(self.leases.free(), None)
+        if port is None:
+            self.met["exhausted"] += 1
+            return Refusal(BUSY, "every port is taken", 5000)
+        return OwnPort(port, self.leases.lease(port, owner))
+
     def connect(self) -> None:
         """The target connects; its old connection may linger at the hub."""
         self.cut()
         self.wire = Wire(self.hub.connect("alice"))
         self.wires.append(self.wire)
         self.target.connected()
+
+    def go_on(self, place: SentOn) -> None:
+        """The target leaves for its own port, and is let in there if its ticket is still good."""
+        self.cut()
+        if self.late:
+            self.late = False
+            self.wait(6)
+        let_in = self.leases.redeem(place.port, "alice", place.ticket)
+        self.met["let in" if let_in else "not let in"] += 1
+        assert not self.leases.redeem(place.port, "alice", place.ticket)
+        if let_in:
+            self.wire = Wire(self.hub.connect("alice", at_own_port=True), port=place.port)
+            self.wires.append(self.wire)
+            self.target.connected(at_own_port=True)
 
     def cut(self) -> None:
         """The target loses its connection; what it sent may still arrive."""
@@ -124,6 +168,8 @@ class LossyStar:
     def notice(self, wire: Wire) -> None:
         """The hub notices that a connection is gone."""
         self.wires.remove(wire)
+        if wire.port is not None:
+            self.leases.give_back(wire.port)
         self.act(wire.hub_end.lost(self.now))
 
     def collect(self) -> None:
@@ -175,7 +221,7 @@ class LossyStar:
             elif isinstance(action, DropSession):
                 del self.fed[action.session]
                 self.queued = [queued for queued in self.queued if queued.session != action.session]
-            elif isinstance(action, HangUp):
+            elif isinstance(action, HangUp | SendOn):
                 next(wire for wire in self.wires if wire.hub_end is action.connection).hung_up = True
 
     def check_sent(self, frame: bytes) -> None:
@@ -196,6 +242,8 @@ class LossyStar:
                 self.arrived.append(event)
             elif isinstance(event, Refused):
                 assert not event.final
+            elif isinstance(event, SentOn):
+                self.go_on(event)
 
     def draft(self, index: int, tree: DraftTree) -> None:
         """The drafting thread finishes one of the queued requests."""
@@ -268,9 +316,12 @@ class LossyStar:
         elif frames:
             frames.popleft()
 
-    def reconnect(self, noticed: bool) -> None:
-        """The target connects anew; the hub learns of the loss at once, or long after."""
+    def reconnect(self, noticed: bool, late: bool) -> None:
+        """The target connects anew; the hub learns of the loss at once, or long after. `late`: where it is sent on, it
+        comes too late.
+        """
         old = self.wire
+        self.late = late
         self.connect()
         self.collect()
         if noticed and old is not None:
@@ -298,15 +349,16 @@ class LossyStar:
         """Time passes for both, and the target reports."""
         self.now += seconds
         self.act(self.hub.expire(self.now))
+        for port in self.leases.overdue():
+            self.leases.give_back(port)
         self.target.report(Report(1, 1, 0, 2, 30, 0, 20, 5))
         self.collect()
 
     def pump(self) -> None:
-        """Every frame of the present connection arrives."""
+        """Every frame of the present connection arrives, and of the one that it leads to."""
         self.collect()
-        wire = self.wire
-        assert wire is not None
-        while wire.up or wire.down:
+        assert self.wire is not None
+        while (wire := self.wire) is not None and (wire.up or wire.down):
             if wire.up:
                 self.arrive_up(wire)
             else:
@@ -319,7 +371,8 @@ class LossyStar:
         self.mishap("warm", 0)
         while self.wires:
             self.mishap("notice", 0)
-        self.wait(700 if len(self.fed) % 2 else 0)
+        self.late = False
+        self.wait(700 if len(self.fed) % 2 else 6)
         self.connect()
         self.pump()
         for session in self.sessions.values():
@@ -341,6 +394,8 @@ class LossyStar:
         """The hub's rows are a prefix of the target's."""
         held = {view.session: view.rows for view in self.hub.sessions()}
         assert held == {key: fed.rows for key, fed in self.fed.items()}
+        ports = [wire.port for wire in self.wires if wire.port is not None]
+        assert len(ports) == len(set(ports)) <= len(self.leases) <= len(PORTS)
         for fed in self.fed.values():
             session = self.sessions.get(fed.t_first)
             assert session is None or fed.rows <= session.rows

@@ -16,6 +16,7 @@ from starsd_edge.protocol.hub_side import (
     HubLimits,
     HubProtocol,
     Offer,
+    OwnPort,
     QueueDraft,
     Refusal,
     Send,
@@ -115,15 +116,15 @@ class HubUnderTest:
     codec: str = "none"
     limits: HubLimits = field(default_factory=HubLimits)
     choose: Callable[[Hello], Offer | Refusal] | None = None
+    own_port: Callable[[str], OwnPort | Refusal] | None = None
     now: float = 100.0
     done: list[HubAction] = field(default_factory=list)
     """Actions other than Send, in order."""
 
     def __post_init__(self) -> None:
         self._tags = 0
-        self.protocol = HubProtocol(
-            HUB_ID, self.choose or (lambda _: Offer("ngram", "fp", self.codec)), self.limits, self._new_tag
-        )
+        choose = self.choose or (lambda _: Offer("ngram", "fp", self.codec))
+        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port)
 
     def _new_tag(self) -> bytes:
         self._tags += 1
@@ -135,9 +136,9 @@ class HubUnderTest:
         only(Welcome, [message for message in peer.say(a_hello(**hello)) if not isinstance(message, Ready)])
         return peer
 
-    def connect_silently(self, owner: str = "alice") -> Peer:
+    def connect_silently(self, owner: str = "alice", at_own_port: bool = False) -> Peer:
         """A connection on which nothing was said yet."""
-        return Peer(self, self.protocol.connect(owner))
+        return Peer(self, self.protocol.connect(owner, at_own_port))
 
     def carry_out(self, actions: list[HubAction], connection: HubConnection) -> list[HubMessage]:
         """The messages sent on this connection; the rest goes to `done`."""

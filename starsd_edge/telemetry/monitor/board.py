@@ -55,6 +55,7 @@ class TargetRow:
 
     Attributes:
         key: tells connections apart, also those of one name.
+        port: of the hub's, the one it is connected to; 0 where that is not known.
         rtt_history: milliseconds, one for each snapshot, oldest first.
         state: `ON`, or why its rounds go without the hub.
     """
@@ -76,6 +77,7 @@ class TargetRow:
     acceptance: Acceptance
     spoken: Spoken
     state: str
+    port: int = 0
 
 
 @dataclass(frozen=True)

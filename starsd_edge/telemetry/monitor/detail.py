@@ -34,8 +34,9 @@ _LABEL = 18
 def detail_lines(row: TargetRow, events: Sequence[Event], uptime_s: float, width: int, marks: Marks) -> list[Text]:
     """Everything that is known of a target; `events` are those of its name."""
     spoken = row.spoken
+    at_port = f" at port {row.port}" if row.port else ""
     figures = [
-        ("address", f"{row.address}, connected for {clock(row.connected_s)}"),
+        ("address", f"{row.address}{at_port}, connected for {clock(row.connected_s)}"),
         ("drafter", f"{row.drafter}, {count(row.sessions)} sessions"),
         ("drafting", f"{row.state}: {_STATES.get(row.state, 'a reason of a newer target')}"),
         ("RTT", f"{milliseconds(row.rtt_ms)} ms, least {milliseconds(row.min_rtt_ms)} ms"),

@@ -133,6 +133,7 @@ class _TargetTrail:
             acceptance=self._acceptance,
             spoken=self._spoken,
             state=_state(before, facts, drafter),
+            port=facts.port,
         )
 
 

@@ -1,0 +1,113 @@
+"""Ports of their own for targets: a listener for each lease, which lives no longer than the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+from websockets.asyncio.server import Server
+
+from starsd_edge.errors import UsageError
+from starsd_edge.protocol.codes import BUSY
+from starsd_edge.protocol.hub_side import OwnPort, Refusal
+from starsd_server.binding import listen_beside
+from starsd_server.port_leases import TICKET_VALID_S, PortLeases
+
+log = logging.getLogger(__name__)
+
+_RETRY_MS = int(TICKET_VALID_S * 1000)
+"""A port whose target does not come is free again after this."""
+
+
+class DedicatedPorts:
+    """All methods belong to the event loop.
+
+    Args:
+        main: the socket on which targets come in; the others listen on its address.
+        serve: begins to take connections in on a listening socket of this port.
+    """
+
+    def __init__(
+        self, leases: PortLeases, main: socket.socket, serve: Callable[[socket.socket, int], Awaitable[Server]]
+    ) -> None:
+        self._leases = leases
+        self._main = main
+        self._serve = serve
+        self._listeners: dict[int, asyncio.Task[Server]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def check(self) -> None:
+        """Raises UsageError when not a single port can be had."""
+        failure = ""
+        for port in self._leases.ports:
+            try:
+                listen_beside(self._main, port).close()
+            except OSError as error:
+                failure = os.strerror(error.errno) if error.errno else str(error)
+            else:
+                return
+        host = self._main.getsockname()[0]
+        raise UsageError(f"no port of --port-range {_named(self._leases.ports)} can be had on {host}: {failure}")
+
+    def hand_out(self, owner: str) -> OwnPort | Refusal:
+        """Listen on a free port for a target with this key. Ports that others hold are passed over."""
+        if self._is_closed:
+            return Refusal(BUSY, "the hub is closing", _RETRY_MS)
+        for port in self._leases.free():
+            try:
+                sock = listen_beside(self._main, port)
+            except OSError:
+                continue
+            self._listeners[port] = asyncio.create_task(self._listen(sock, port))
+            return OwnPort(port, self._leases.lease(port, owner))
+        return Refusal(BUSY, f"every port of the hub's --port-range {_named(self._leases.ports)} is taken", _RETRY_MS)
+
+    def admits(self, port: int, owner: str, ticket: str) -> bool:
+        """Whether this ticket opens this port; it does so once."""
+        return self._leases.redeem(port, owner, ticket)
+
+    def give_back(self, port: int) -> None:
+        """The target of this port has left: stop listening there."""
+        self._leases.give_back(port)
+        listener = self._listeners.pop(port, None)
+        if listener is not None:
+            ending = asyncio.create_task(_end(listener))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def expire(self) -> None:
+        """Take back the ports whose targets have not come in time."""
+        for port in self._leases.overdue():
+            log.info("nobody has come to port %d in time", port)
+            self.give_back(port)
+
+    async def close(self) -> list[Server]:
+        """Hand out no more; the listeners that are still to be closed."""
+        self._is_closed = True
+        outcomes = await asyncio.gather(*self._listeners.values(), return_exceptions=True)
+        return [outcome for outcome in outcomes if isinstance(outcome, Server)]
+
+    async def _listen(self, sock: socket.socket, port: int) -> Server:
+        try:
+            return await self._serve(sock, port)
+        except BaseException:
+            sock.close()
+            raise
+
+
+async def _end(listener: asyncio.Task[Server]) -> None:
+    try:
+        server = await listener
+    except Exception:  # it costs the target that was sent there; it comes back for another port
+        log.exception("a fault of the hub's own: nothing listened at a port that was handed out")
+        return
+    server.close()
+    await server.wait_closed()
+
+
+def _named(ports: range) -> str:
+    return f"{ports.start}-{ports.stop - 1}"

@@ -1,0 +1,82 @@
+"""Who may come in, judged by the headers of the opening request: cheap checks, before anything is made for anybody."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from websockets.datastructures import Headers
+
+from starsd_edge.protocol.messages import SUBPROTOCOL, TICKET_HEADER
+from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
+
+
+@dataclass(frozen=True)
+class TurnedAway:
+    """An HTTP status, and one line for people."""
+
+    status: HTTPStatus
+    line: str
+
+
+def turn_away(headers: Headers, token: str | None) -> TurnedAway | None:
+    """Why a request may not come in; None when it may.
+
+    A hub without a token is one on loopback. There a page in a browser of this machine could reach it under a name of
+    its own that is made to point here (DNS rebinding): then the browser sends no Origin, but its Host is that name.
+    """
+    if token is None and not _calls_this_machine(headers.get_all("Host")):
+        return TurnedAway(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            "a hub without a token answers to localhost, 127.0.0.1 and [::1] only: for another name give it a token",
+        )
+    if "Origin" in headers:
+        return TurnedAway(HTTPStatus.FORBIDDEN, "no browser is a client of this hub")
+    if token is not None and not _shows(headers.get_all("Authorization"), token):
+        return TurnedAway(HTTPStatus.UNAUTHORIZED, "give the hub's token: Authorization: Bearer TOKEN")
+    return None
+
+
+def wants_feed(headers: Headers) -> bool:
+    """Whether this is a monitor. A client that offers both roles is a target: the door prefers that one."""
+    offered = ",".join(headers.get_all("Sec-WebSocket-Protocol"))
+    names = {name.strip() for name in offered.split(",")}
+    return FEED_SUBPROTOCOL in names and SUBPROTOCOL not in names
+
+
+def shown_ticket(headers: Headers) -> str:
+    """The ticket for a port of the target's own; empty where there is not exactly one."""
+    tickets = headers.get_all(TICKET_HEADER)
+    return tickets[0].strip() if len(tickets) == 1 else ""
+
+
+def is_same_secret(given: str, secret: str) -> bool:
+    """Comparison in a time that tells nothing of the secret."""
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), secret.encode())
+
+
+def owner_of(token: str | None) -> str:
+    """Name of the key that a connection showed; not the key."""
+    return "anyone" if token is None else hashlib.sha256(token.encode()).hexdigest()[:16]
+
+
+def _shows(authorizations: list[str], token: str) -> bool:
+    scheme, _, given = authorizations[0].partition(" ") if len(authorizations) == 1 else ("", "", "")
+    return is_same_secret(given.strip(), token) and scheme.lower() == "bearer"
+
+
+def _calls_this_machine(hosts: list[str]) -> bool:
+    try:
+        name = urlsplit(f"//{hosts[0]}").hostname if len(hosts) == 1 else None
+    except ValueError:  # an unfinished IPv6 address
+        return False
+    if name in {"localhost", "localhost."}:
+        return True
+    try:
+        return name is not None and ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

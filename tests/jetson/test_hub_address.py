@@ -1,0 +1,36 @@
+"""The address of a hub, and of the port of its own that the hub sends a target on to."""
+
+from __future__ import annotations
+
+import pytest
+
+from starsd_jetson.hub_address import HubAddress
+
+
+@pytest.mark.parametrize(
+    ("url", "there"),
+    [
+        ("ws://192.168.1.20:8317", "ws://192.168.1.20:9003"),
+        ("ws://192.168.1.20", "ws://192.168.1.20:9003"),
+        ("wss://hub.example/", "wss://hub.example:9003/"),
+        ("ws://[::1]:8317", "ws://[::1]:9003"),
+        ("ws://[fe80::1%25eth0]:8317", "ws://[fe80::1%25eth0]:9003"),
+        ("wss://proxy.example:443/star?site=2", "wss://proxy.example:9003/star?site=2"),
+    ],
+)
+def test_a_port_of_its_own_is_on_the_same_host_by_the_same_scheme(url: str, there: str) -> None:
+    own = HubAddress.parse(url, "secret-word").at_own_port(9003, "tick-et")
+    assert own.url == there
+    assert own.headers == {"Authorization": "Bearer secret-word", "Starsd-Ticket": "tick-et"}
+
+
+def test_a_hub_without_a_token_still_gets_the_ticket() -> None:
+    main = HubAddress.parse("ws://127.0.0.1:8317")
+    assert main.headers == {}
+    assert main.at_own_port(9003, "tick-et").headers == {"Starsd-Ticket": "tick-et"}
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(HubAddress.parse("ws://127.0.0.1:8317", "secret-word").at_own_port(9003, "tick-et"))
+    assert "secret-word" not in shown
+    assert "tick-et" not in shown
