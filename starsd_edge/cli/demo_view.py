@@ -12,8 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.cli.answer_output import printable
 from starsd_edge.cli.demo_star import TargetResult
+from starsd_edge.cli.text_streams import printable
 from starsd_edge.telemetry.monitor.board import Board
 from starsd_edge.telemetry.monitor.feed_client import Link
 from starsd_edge.telemetry.monitor.formats import marks_for
