@@ -13,13 +13,13 @@ MODEL=smollm2-135m
 
 starsd() { "$VENV/bin/starsd-edge" "$@"; }
 
-# A bundle that is there and whole need not be made again.
-is_exported() {
-    "$VENV/bin/python" - "$1" 2>/dev/null <<'PYTHON'
+# Why a bundle in the cache has to be made; nothing where it can be used as it is.
+why_make() {
+    "$VENV/bin/python" - "$1" <<'PYTHON'
 import sys
-from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.bundles.cache import find_bundle
-load_bundle(find_bundle(sys.argv[1]))
+from starsd_edge.bundles.bundle import why_make
+from starsd_edge.bundles.cache import bundles_dir
+print(why_make(bundles_dir() / sys.argv[1]))
 PYTHON
 }
 
@@ -30,8 +30,9 @@ echo "The default model, SmolLM2-135M-Instruct (93 MB, fetched once):"
 starsd pull $MODEL
 # The targets run the fp32 bundle; the hub drafts with the smaller int8 one.
 for weights in fp32 int8; do
-    if ! is_exported $MODEL-$weights; then
-        echo "Exporting $MODEL with $weights weights (once, about a minute):"
+    why=$(why_make $MODEL-$weights)
+    if [ -n "$why" ]; then
+        echo "Exporting $MODEL with $weights weights (about a minute; $why):"
         starsd export $MODEL --weights $weights
     fi
 done

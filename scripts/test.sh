@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # The whole test suite: lint, types, tests. Installs what it needs into .venv the first time; works offline afterwards.
 #
-#   bash scripts/test.sh                      everything
+#   bash scripts/test.sh                      everything, and core and target on each other Python there is (3.10 to 3.12)
 #   bash scripts/test.sh tests/protocol -x    the checks, then these tests only (arguments go to pytest)
+#   bash scripts/test.sh --pythons            core and target on the other Pythons only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
+# shellcheck source=scripts/pythons.sh
+source scripts/pythons.sh
 
 started=$SECONDS
 prepare_environment test
@@ -22,9 +25,16 @@ step() {
 }
 
 bin=$VENV/bin
+if [ "${1-}" = --pythons ]; then
+    test_other_pythons
+    exit
+fi
 step "$bin/ruff" check .
 step "$bin/ruff" format --check .
 step "$bin/mypy"
+if [ $# -eq 0 ]; then
+    test_other_pythons
+fi
 echo "The tests fetch the default model once (93 MB, into the starsd-edge cache) and export it into .cache/."
 step "$bin/python" -m pytest "$@"
 echo "All checks passed in $((SECONDS - started)) s."

@@ -16,6 +16,7 @@ from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.text.tokenizer import Tokenizer
 from tests.support.bundle_store import exported
+from tests.support.tiny_bundles import tiny_bundles_at
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu")
 _ENGINE_THREADS = 2
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))
     items.sort(key=lambda item: item.get_closest_marker("model") is not None)
+
+
+@pytest.fixture(scope="session")
+def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """Bundles of a tiny model by kind; see `tests.support.tiny_bundles`."""
+    return tiny_bundles_at(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")

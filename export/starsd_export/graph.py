@@ -1,4 +1,4 @@
-"""From a transformers model to an ONNX graph that fulfils contract 1 (`append` strategy)."""
+"""From a transformers model to the ONNX graph of a bundle (`append` strategy): `TargetGraph`, traced and simplified."""
 
 from __future__ import annotations
 

@@ -79,14 +79,14 @@ def _against_stock(engine: OnnxEngine, stock: RunStock, ids: Sequence[int]) -> I
     whole = stock(ids[: PREFIX + CHAIN])
     prompt = ids[:PREFIX]
     seq = engine.open(PREFIX + CHAIN)
-    yield from _compare("prefill", engine, seq, _forward(engine, seq, prompt), [whole.row(i) for i in range(PREFIX)])
+    yield from _compare("prefill", seq, _forward(engine, seq, prompt), [whole.row(i) for i in range(PREFIX)])
     yield from _chunked(engine, prompt, whole)
-    yield from _compare("one token on nothing", engine, seq, _forward(engine, seq, ids[:1]), [whole.row(0)])
+    yield from _compare("one token on nothing", seq, _forward(engine, seq, ids[:1]), [whole.row(0)])
     _prefill(engine, seq, prompt)
     step = _forward(engine, seq, ids[PREFIX : PREFIX + 1])
-    yield from _compare("one token", engine, seq, step, [whole.row(PREFIX)])
+    yield from _compare("one token", seq, step, [whole.row(PREFIX)])
     step = _forward(engine, seq, ids[PREFIX : PREFIX + CHAIN])
-    yield from _compare("chain", engine, seq, step, [whole.row(PREFIX + i) for i in range(CHAIN)])
+    yield from _compare("chain", seq, step, [whole.row(PREFIX + i) for i in range(CHAIN)])
     yield from _tree(engine, seq, stock, ids)
 
 
@@ -96,7 +96,7 @@ def _chunked(engine: OnnxEngine, prompt: Sequence[int], whole: Reference) -> Ite
         start = seq.length
         step = _forward(engine, seq, prompt[start : start + size])
         rows = [whole.row(start + i) for i in range(size)]
-        yield from _compare("chunked prefill", engine, seq, step, rows)
+        yield from _compare("chunked prefill", seq, step, rows)
         engine.commit(seq, range(size))
 
 
@@ -107,7 +107,7 @@ def _tree(engine: OnnxEngine, seq: OnnxSequence, stock: RunStock, ids: Sequence[
     step = engine.forward(seq, tree.verify_tokens(root), tree.verify_positions(PREFIX), tree.verify_mask())
     paths = [_path(tree, node) for node in range(ROOT, len(tree))]
     rows = [stock([*ids[:PREFIX], root, *path]).row(PREFIX + len(path)) for path in paths]
-    yield from _compare("tree", engine, seq, step, rows)
+    yield from _compare("tree", seq, step, rows)
 
 
 def sample_tree(tokens: Sequence[int]) -> DraftTree:
@@ -124,9 +124,7 @@ def _path(tree: DraftTree, node: int) -> list[int]:
     return path[::-1]
 
 
-def _compare(
-    case: str, engine: OnnxEngine, seq: OnnxSequence, step: Step, rows: Sequence[Reference]
-) -> Iterator[Difference]:
+def _compare(case: str, seq: OnnxSequence, step: Step, rows: Sequence[Reference]) -> Iterator[Difference]:
     yield _difference(case, "logits", step.logits, np.concatenate([row.logits for row in rows]))
     yield _difference(case, "features", step.features, np.concatenate([row.features for row in rows]))
     keys = np.concatenate([row.keys for row in rows], axis=1)

@@ -19,7 +19,7 @@ from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, writ
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import feature_fingerprint, tokenizer_fingerprint
 from starsd_edge.bundles.integrity import hash_files, staged_directory
-from starsd_edge.bundles.manifest import Fingerprints, Graph, Manifest, ModelShape, TextRules
+from starsd_edge.bundles.manifest import GRAPH_REVISION, Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
 from starsd_edge.runtime.torch_model import head_width
@@ -154,6 +154,7 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
             max_tree=_MAX_TREE,
             max_chunk=_MAX_CHUNK,
             exact_trees=options.weights == "fp32",
+            revision=GRAPH_REVISION,
         ),
         text=TextRules(
             bos_id=checkpoint.bos_id,

@@ -1,7 +1,7 @@
 """What transformers' own model class says: the yardstick of the parity gate.
 
 The stock class runs with its own attention and its own masks over whole prefixes; only its cache rounds K and V to the
-KV dtype, as contract 1 asks of every engine.
+KV dtype, as every engine does.
 """
 
 from __future__ import annotations

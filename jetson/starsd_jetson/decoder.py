@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.engine import Engine, causal_mask
+from starsd_edge.runtime.engine import Engine, Step, causal_mask
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -25,6 +25,7 @@ from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
 from starsd_edge.text.stream import TextStream
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.drafting import Draft, DraftSource
+from starsd_jetson.kept_sequence import KeptSequence
 
 CANCELLED = "cancelled"
 
@@ -65,18 +66,38 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Text that one token made final.
+
+    Attributes:
+        text: not empty.
+        origin: what drafted the token: `HUB`, `NGRAM`, or `NONE` for one that the target added itself. Text that waited
+            for its last bytes, or in a possible stop string, counts to the token that let it go.
+    """
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class Piece:
     """What one round added to the answer.
 
     Attributes:
-        text: text that is final now; empty while a character or a possible stop string is incomplete.
+        spans: text that is final now, by where it is from; none while a character or a possible stop string is
+            incomplete.
         tokens: the ids.
-        drafted: for each id whether it was an accepted draft token; the others the target added itself.
+        origins: for each id what drafted it, as in `Span`.
     """
 
-    text: str
+    spans: tuple[Span, ...]
     tokens: tuple[int, ...]
-    drafted: tuple[bool, ...]
+    origins: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of the spans."""
+        return "".join(span.text for span in self.spans)
 
 
 @dataclass(frozen=True)
@@ -89,6 +110,7 @@ class Answer:
         text: their text, without the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" (max_tokens or the context) or "cancelled".
         prompt_tokens: length of the prompt.
+        reused_tokens: of them, those whose KV an earlier answer had left.
         stats: sums over the rounds.
         prefill_s: from the start to the first token, in seconds.
         decode_s: from the first token to the end, in seconds.
@@ -98,6 +120,7 @@ class Answer:
     text: str
     finish_reason: str
     prompt_tokens: int
+    reused_tokens: int
     stats: RoundStats
     prefill_s: float
     decode_s: float
@@ -110,6 +133,7 @@ def decode(
     source: DraftSource,
     *,
     clock: Callable[[], float],
+    kept: KeptSequence | None = None,
     on_piece: Callable[[Piece], None] = lambda piece: None,
     on_round: Callable[[Round], None] = lambda done: None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -119,6 +143,7 @@ def decode(
     Args:
         source: where drafts come from; begun and ended here.
         clock: monotonic seconds, for the figures only.
+        kept: the KV of earlier answers of this engine; what this prompt begins with is not run again.
         on_piece: called after the prefill and after every round that added something.
         on_round: called after every round with its figures.
         cancelled: asked between passes; True ends the answer with what it has.
@@ -128,7 +153,7 @@ def decode(
         EngineError: the engine cannot open a sequence of this length.
     """
     check_prompt(request)
-    answering = _Answering(engine, tokenizer, request, source, clock, on_piece, on_round)
+    answering = _Answering(engine, tokenizer, request, source, clock, kept, on_piece, on_round)
     source.begin(int(request.prompt[0]), "greedy" if request.sampling.temperature == 0 else "sampled")
     try:
         answering.prefill(cancelled)
@@ -170,6 +195,7 @@ class _Answering:
         request: Request,
         source: DraftSource,
         clock: Callable[[], float],
+        kept: KeptSequence | None,
         on_piece: Callable[[Piece], None],
         on_round: Callable[[Round], None],
     ) -> None:
@@ -186,16 +212,22 @@ class _Answering:
         self.sampler = Sampler(request.sampling, tokenizer.size, request.prompt, eos_ids)
         self.stream = TextStream(tokenizer, request.stop, request.sampling.min_tokens)
         self.stopper = Stopper(StopRules(eos_ids, request.max_tokens, request.context - len(request.prompt)))
-        self.seq = engine.open(request.context)
+        self.kept = kept
+        self.seq = kept.resume(engine, request.prompt, request.context) if kept else engine.open(request.context)
+        self.reused = self.seq.length
         self.finish_reason: str | None = None
         self.tokens: list[int] = []
         self.text: list[str] = []
+        self.last_origin = NONE
         self.stats = RoundStats()
 
     def prefill(self, cancelled: Callable[[], bool]) -> None:
         """Commit the prompt chunk by chunk and choose the first token."""
         prompt = np.asarray(self.request.prompt, dtype=np.int64)
-        for start in range(0, len(prompt), self.spec.max_chunk):
+        if self.kept and self.reused:
+            self._append(prompt[1 : self.reused + 1].tolist(), self.kept.features())
+            self.source.extend()
+        for start in range(self.reused, len(prompt), self.spec.max_chunk):
             if cancelled():
                 self.finish_reason = CANCELLED
                 return
@@ -203,13 +235,13 @@ class _Answering:
             rows = len(chunk)
             positions = np.arange(start, start + rows, dtype=np.int64)
             step = self.engine.forward(self.seq, chunk, positions, causal_mask(rows), [rows - 1])
-            self.engine.commit(self.seq, range(rows))
+            self._commit(chunk.tolist(), range(rows), step)
             following = prompt[start + 1 : start + rows + 1]
             self._append(following.tolist(), step.features[: len(following)])
             self.source.extend()
         first = self.sampler.choose(step.logits[-1], len(prompt)).token
         self.first_token_at = self.clock()
-        piece = self._emit([first], accepted=0)
+        piece = self._emit([first], accepted=0, origin=NONE)
         if self.finish_reason is None:
             self._append([first], step.features[-1:])
             self.source.ask(self._round_shape())
@@ -228,12 +260,12 @@ class _Answering:
         verify_s = self.clock() - before_verify
         verdict = verify(tree, step.logits, base_len, self.sampler.choose)
         accepted = len(verdict.rows) - 1
-        piece = self._emit(verdict.tokens, accepted)
+        piece = self._emit(verdict.tokens, accepted, draft.origin)
         if self.finish_reason is None:
             # The hub drafts while this side commits and prints.
             self._append(verdict.tokens, step.features[list(verdict.rows)])
             self.source.ask(self._round_shape(ahead=len(verdict.rows)))
-            self.engine.commit(self.seq, verdict.rows)
+            self._commit([root, *verdict.tokens[:accepted]], verdict.rows, step)
         self._deliver(piece)
         done = _figures(draft, tree, verdict.rows, len(piece.tokens), verify_s, self.clock() - began)
         self.stats.add(done)
@@ -241,7 +273,8 @@ class _Answering:
 
     def answer(self) -> Answer:
         """The answer as it stands, with the text that was held back."""
-        self._deliver(Piece(self.stream.finish(), (), ()))
+        rest = self.stream.finish()
+        self._deliver(Piece((Span(rest, self.last_origin),) if rest else (), (), ()))
         if self.stream.stopped:  # perhaps only now: the last characters may have waited for their bytes
             self.finish_reason = "stop"
         return Answer(
@@ -249,6 +282,7 @@ class _Answering:
             text="".join(self.text),
             finish_reason=self.finish_reason or CANCELLED,
             prompt_tokens=len(self.request.prompt),
+            reused_tokens=self.reused,
             stats=self.stats,
             prefill_s=self.first_token_at - self.started,
             decode_s=self.clock() - self.first_token_at,
@@ -265,23 +299,32 @@ class _Answering:
     def _append(self, ids: Sequence[int], features: npt.NDArray[np.float16]) -> None:
         self.source.append(ids, features if self.spec.feature_width else None)
 
-    def _emit(self, tokens: Sequence[int], accepted: int) -> Piece:
+    def _commit(self, ids: Sequence[int], rows: Sequence[int], step: Step) -> None:
+        self.engine.commit(self.seq, rows)
+        if self.kept is not None:
+            self.kept.commit(ids, rows, step.features[list(rows)])
+
+    def _emit(self, tokens: Sequence[int], accepted: int, origin: str) -> Piece:
         """Take in chosen tokens one by one until a stop rule ends the answer; what follows is dropped."""
         kept: list[int] = []
-        text = ""
-        for token in tokens:
+        spans: list[Span] = []
+        origins = [*(accepted * [origin]), NONE]
+        for token, token_origin in zip(tokens, origins, strict=True):
             reason = self.stopper.push(token)
             if reason == "stop":
                 self.finish_reason = reason
                 break
             kept.append(token)
-            text += self.stream.push(token)
+            self.last_origin = token_origin
+            text = self.stream.push(token)
+            if text:
+                spans.append(Span(text, token_origin))
             if self.stream.stopped or reason is not None:
                 self.finish_reason = "stop" if self.stream.stopped else reason
                 break
         self.tokens.extend(kept)
         self.sampler.append(kept)
-        return Piece(text, tuple(kept), tuple(index < accepted for index in range(len(kept))))
+        return Piece(tuple(spans), tuple(kept), tuple(origins[: len(kept)]))
 
     def _deliver(self, piece: Piece) -> None:
         if piece.text or piece.tokens:

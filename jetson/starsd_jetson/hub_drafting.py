@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -62,11 +62,15 @@ class DraftChannel(Protocol):
         """The answer is over."""
 
 
+OpenChannel: TypeAlias = Callable[[int, str], DraftChannel]
+"""Begins a session: (first token of the prompt, "greedy" or "sampled") -> channel."""
+
+
 class HubDrafts:
     """A draft source on a link to the hub.
 
     Args:
-        open_channel: begins a session: (first token of the prompt, "greedy" or "sampled") -> channel.
+        open_channel: begins a session.
         fallback: drafts whenever the hub does not.
         patience: decides how long to wait; it outlives the answers.
         clock: monotonic seconds.
@@ -74,7 +78,7 @@ class HubDrafts:
 
     def __init__(
         self,
-        open_channel: Callable[[int, str], DraftChannel],
+        open_channel: OpenChannel,
         fallback: DraftSource,
         patience: Patience,
         clock: Callable[[], float],

@@ -161,8 +161,8 @@ class HubLink:
         with self._changed:
             self._read_tcp()
             drafter = "" if self._welcome is None else self._welcome.drafter
-            recent = tuple(self._recent_link_s)
-            return LinkFigures(drafter, self._tcp, self._link_times.smoothed_s, self._connections, recent)
+            recent, is_up = tuple(self._recent_link_s), self._welcomed_at is not None
+            return LinkFigures(drafter, self._tcp, self._link_times.smoothed_s, self._connections, recent, is_up)
 
     # The decode thread and the link's thread, with the lock held.
 

@@ -11,7 +11,7 @@ import msgspec
 
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.integrity import sha256_file
-from starsd_edge.bundles.manifest import SCHEMA_VERSION, Manifest
+from starsd_edge.bundles.manifest import GRAPH_REVISION, SCHEMA_VERSION, Manifest
 from starsd_edge.errors import BundleError
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -49,6 +49,19 @@ def load_bundle(path: Path, *, check_files: bool = True) -> Bundle:
     manifest = read_manifest(path, Manifest, TARGET_KIND)
     check_listed_files(path, manifest.files, _needed(manifest), check_hashes=check_files)
     return Bundle(path, manifest)
+
+
+def why_make(path: Path) -> str:
+    """Why the bundle at this place has to be made, or made again; "" where it is whole and what `export` writes now."""
+    if not path.exists():
+        return "there is none yet"
+    try:
+        revision = load_bundle(path).manifest.graph.revision
+    except BundleError:
+        return "the one that is there is damaged"
+    if revision != GRAPH_REVISION:
+        return f"the one that is there has graph revision {revision}, this version writes {GRAPH_REVISION}"
+    return ""
 
 
 def write_manifest(directory: Path, manifest: msgspec.Struct) -> None:
@@ -141,7 +154,7 @@ def _head_of(file: Path, data: bytes) -> _Head:
 
 
 def _needed(manifest: Manifest) -> list[str]:
-    needed = [manifest.graph.file, TOKENIZER_NAME]
+    needed = [manifest.graph.file, manifest.graph.weights_file, TOKENIZER_NAME]
     if manifest.text.chat_template is not None:
         needed.append(manifest.text.chat_template)
     return needed

@@ -16,6 +16,12 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA_VERSION = 1
+GRAPH_REVISION = 2
+"""Raised when the exporter writes another graph for the same model, so that bundles of an older one can be told.
+
+1: a transpose that changes nothing stands before the head, and ONNX Runtime 1.23 multiplies by the wrong matrix.
+2: without it.
+"""
 
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -45,7 +51,7 @@ class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The exported graph and what it promises (DESIGN contract 1)."""
+    """The exported graph and what it promises: the passes over a tree and a KV cache that `Engine` describes."""
 
     file: str
     opset: Positive
@@ -58,6 +64,13 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_chunk: Positive
     exact_trees: bool
     """False where tree rows differ too much from one-token steps: such bundles draft chains unless told otherwise."""
+    revision: Positive = 1
+    """`GRAPH_REVISION` of the exporter that made it."""
+
+    @property
+    def weights_file(self) -> str:
+        """Where the graph looks for its weights."""
+        return f"{self.file}.data"
 
 
 class TextRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

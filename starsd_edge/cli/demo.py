@@ -42,15 +42,17 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(options: DemoOptions) -> None:
-    """Run a star on this machine: one hub, several targets, their answers side by side, then the figures."""
+    """Run a star on this machine: a hub and several targets, answers and monitor side by side, then the figures."""
     import asyncio
     import os
     import sys
 
     from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.cli.demo_hub import HubWatch
     from starsd_edge.cli.demo_star import Star, StarPlan
-    from starsd_edge.cli.demo_view import LiveView, PlainView, summary, view_console
+    from starsd_edge.cli.demo_view import LiveView, PlainView, hub_summary, summary, view_console
     from starsd_edge.cli.hub_process import hub_process
+    from starsd_edge.cli.monitor import feed_client
 
     cores = os.cpu_count() or 1
     threads = max(1, cores // (options.targets + 1))
@@ -62,11 +64,15 @@ def demo(options: DemoOptions) -> None:
     )
     names = [f"target {number + 1}" for number in range(options.targets)]
     view = PlainView(console, names) if options.plain or not console.is_terminal else LiveView(console, names)
+    watch = HubWatch(lambda url: feed_client(url, None).items(), view.hub)
     with hub_process([str(draft), "--threads", str(threads)]) as hub:
         console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {hub}")
         plan = StarPlan(target, hub, PROMPTS[: options.targets], options.max_tokens, threads)
-        results = asyncio.run(Star(plan, view).run())
+        results = asyncio.run(Star(plan, view, follow=watch.follow).run())
     console.print(summary(names, results))
+    board = watch.whole()
+    if board is not None:
+        console.print(hub_summary(board, console))
     failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
     if failed:
         raise StarsdError("; ".join(failed))

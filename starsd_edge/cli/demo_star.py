@@ -7,14 +7,19 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starsd_edge.children import end_with_parent
 from starsd_edge.cli.hub_process import PROGRAM, own_environment
+from starsd_edge.cli.tasks import meanwhile
+
+if TYPE_CHECKING:
+    from starsd_edge.telemetry.monitor.board import Board
+    from starsd_edge.telemetry.monitor.feed_client import Link
 
 _DRAFT_WAIT_S = 10.0  # what is accepted should not depend on what else the machine is doing
 _GRACE_S = 5.0  # from asking a process to end until it is killed
@@ -72,12 +77,29 @@ class View(Protocol):
     def end(self, target: int, result: TargetResult) -> None:
         """It is over."""
 
+    def hub(self, news: Board | Link) -> None:
+        """How the hub fares, or how its feed is connected."""
+
+
+async def _nothing(url: str) -> None:
+    """Nothing else goes on."""
+
 
 class Star:
     """The targets around a hub."""
 
-    def __init__(self, plan: StarPlan, view: View, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self,
+        plan: StarPlan,
+        view: View,
+        program: Sequence[str] = PROGRAM,
+        follow: Callable[[str], Coroutine[None, None, None]] = _nothing,
+    ) -> None:
+        """Args:
+        follow: what else goes on while the targets answer; given the hub's address, and cancelled at their end.
+        """
         self._plan = plan
+        self._follow = follow
         self._view = view
         self._program = program
 
@@ -85,7 +107,8 @@ class Star:
         """Start every target at once, and wait for their answers."""
         started = time.monotonic()
         with self._view:
-            return await _all_of([self._answer(number, started) for number in range(len(self._plan.prompts))])
+            async with meanwhile(self._follow(self._plan.hub)):
+                return await _all_of([self._answer(number, started) for number in range(len(self._plan.prompts))])
 
     async def _answer(self, number: int, started: float) -> TargetResult:
         plan = self._plan

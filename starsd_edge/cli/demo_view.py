@@ -1,4 +1,4 @@
-"""How the demo shows several answers at once: panels on a terminal, prefixed lines elsewhere; then a table."""
+"""How the demo shows answers and hub at once: panels on a terminal, prefixed lines elsewhere; then the figures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.cli.answer_output import printable
 from starsd_edge.cli.demo_star import TargetResult
+from starsd_edge.cli.text_streams import printable
+from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.feed_client import Link
+from starsd_edge.telemetry.monitor.formats import marks_for
+from starsd_edge.telemetry.monitor.frame import Sight, pane, strip
+from starsd_edge.telemetry.monitor.header import figure_lines
+from starsd_edge.telemetry.monitor.parts import acceptance_lines, heading
+from starsd_edge.telemetry.monitor.screen import CONNECTING
 
 _PANEL_ROWS = 18
+_LEAST_PANEL_ROWS = 5
 _PANEL_FRAME = 4  # columns of a panel's border and padding
+_BESIDE = 120  # columns from which the hub stands beside the answers and not below them
+_GAP = 2  # columns between answers and hub
+_LEAST_BESIDE_ROWS = 24  # where few panels leave the hub more room than they take
+_SUMMARY_WIDTH = 80
+_REDRAWS_PER_S = 8.0
 _LINE_WIDTH = 66  # with the target's name in front it fits 80 columns
 _HEADINGS = (
     "tokens",
@@ -65,23 +78,36 @@ class PlainView:
         self._pending[target] = ""
         self._print(target, f"-- {_ending(result)}")
 
+    def hub(self, news: Board | Link) -> None:
+        """Its figures come at the end."""
+
     def _print(self, target: int, line: str) -> None:
         if line.strip():
             self._console.print(f"[{self._names[target]}] {printable(line)}", markup=False, soft_wrap=True)
 
 
 class LiveView:
-    """One panel per target, redrawn as the text comes; each shows the end of its answer."""
+    """One panel per target, each with the end of its answer, and the hub: beside them where there is room, else below.
+
+    Drawn anew a few times a second, however fast the text comes.
+    """
 
     def __init__(self, console: Console, names: Sequence[str]) -> None:
         self._console = console
         self._names = names
         self._texts = [""] * len(names)
         self._endings = ["..."] * len(names)
-        self._live = Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop")
+        self._board = Board()
+        self._link = CONNECTING
+        self._live = Live(
+            console=console,
+            get_renderable=self.picture,
+            refresh_per_second=_REDRAWS_PER_S,
+            vertical_overflow="crop",
+        )
 
     def __enter__(self) -> LiveView:
-        self._live.start()
+        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -90,33 +116,72 @@ class LiveView:
     def piece(self, target: int, text: str) -> None:
         """Show it."""
         self._texts[target] += printable(text)
-        self._draw()
 
     def end(self, target: int, result: TargetResult) -> None:
         """Show how it ended below its panel."""
         self._endings[target] = "failed" if result.failure else f"{result.figures['tokens_per_s']:.1f} tokens/s"
-        self._draw()
 
-    def _draw(self) -> None:
-        row = Table.grid(expand=True)
+    def hub(self, news: Board | Link) -> None:
+        """Show it."""
+        if isinstance(news, Link):
+            self._link = news
+        else:
+            self._board = news
+
+    def picture(self) -> RenderableType:
+        """All of it at the size that the terminal has now, a line less so that it scrolls nothing away."""
+        width, height = self._console.width, self._console.height - 1
+        rows = min(height, max(_LEAST_BESIDE_ROWS, _PANEL_ROWS * len(self._names))) // len(self._names)
+        if width >= _BESIDE and rows >= _LEAST_PANEL_ROWS:
+            return self._beside(width, rows)
+        return self._below(width, height)
+
+    def _beside(self, width: int, rows: int) -> RenderableType:
+        """Panels of so many rows one below the other on the left, the monitor on the right."""
+        left = width * 2 // 5
+        right = width - _GAP - left
+        panels = Group(*(self._panel(target, left, rows) for target in range(len(self._names))))
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
+        grid.add_column(width=left)
+        grid.add_column(width=right)
+        grid.add_row(panels, pane(self._board, self._sight(right, rows * len(self._names))))
+        return grid
+
+    def _below(self, width: int, height: int) -> RenderableType:
+        """Panels side by side, the hub's strip below them."""
+        strip_rows = 2 + len(self._names)
+        rows = max(_LEAST_PANEL_ROWS, min(_PANEL_ROWS, height - strip_rows))
+        columns = width // len(self._names)
+        grid = Table.grid(expand=True)
         for _ in self._names:
-            row.add_column(ratio=1)
-        width = self._console.width // len(self._names) - _PANEL_FRAME
-        row.add_row(*(self._panel(target, max(8, width)) for target in range(len(self._names))))
-        self._live.update(row, refresh=True)
+            grid.add_column(ratio=1)
+        grid.add_row(*(self._panel(target, columns, rows) for target in range(len(self._names))))
+        return Group(grid, strip(self._board, self._sight(width, strip_rows)))
 
-    def _panel(self, target: int, width: int) -> Panel:
-        lines = Text(self._texts[target]).wrap(self._console, width)
-        tail = Text("\n").join(lines[-(_PANEL_ROWS - 2) :])
-        return Panel(tail, title=self._names[target], subtitle=self._endings[target], height=_PANEL_ROWS)
+    def _panel(self, target: int, width: int, rows: int) -> Panel:
+        lines = Text(self._texts[target]).wrap(self._console, max(8, width - _PANEL_FRAME))
+        tail = Text("\n").join(lines[-(rows - 2) :])
+        return Panel(tail, title=self._names[target], subtitle=self._endings[target], height=rows)
+
+    def _sight(self, width: int, height: int) -> Sight:
+        return Sight(width, height, marks_for(self._console.encoding), "the hub", self._link.text, self._link.is_live)
+
+
+def hub_summary(board: Board, console: Console) -> RenderableType:
+    """What the hub did, from the beginning to the end."""
+    width = min(console.width, _SUMMARY_WIDTH)
+    marks = marks_for(console.encoding)
+    lines = [heading("the hub", width), *figure_lines(board.hub, width, marks)]
+    lines.append(heading("acceptance by level", width))
+    return Group(*lines, *acceptance_lines(board.hub.acceptance, width, marks))
 
 
 def summary(names: Sequence[str], results: Sequence[TargetResult]) -> Table:
     """The figures of every target that answered, and of all together."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right")
+    for title in _HEADINGS:
+        table.add_column(title, justify="right")
     for name, result in zip(names, results, strict=True):
         table.add_row(name, *(_row(result) if result.figures else ["failed"]))
     answered = [result for result in results if result.figures]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
+from io import TextIOBase
 from typing import Annotated, ClassVar, TextIO
 
 import typer
@@ -76,7 +77,7 @@ class JsonLines(logging.Formatter):
 
 
 @contextmanager
-def logging_to(stream: TextIO, options: LogOptions) -> Iterator[None]:
+def logging_to(stream: TextIO | TextIOBase, options: LogOptions) -> Iterator[None]:
     """Write the log for as long as the block lasts. In JSON, an error that ends the command is its last line."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if options.is_json else _TEXT)

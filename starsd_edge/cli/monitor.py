@@ -58,7 +58,7 @@ def monitor(options: MonitorOptions) -> None:
     from starsd_edge.telemetry.monitor.recording import replay as replayed
 
     if options.replay is None:
-        client = _client(options.hub, options.token_file)
+        client = feed_client(options.hub, options.token_file)
         watch = Watch(options.hub, client.items, options.record)
     else:
         path, sleep = options.replay, _no_sleep if options.once else asyncio.sleep
@@ -75,7 +75,8 @@ async def _no_sleep(seconds: float) -> None:
     """What is shown once is shown at once."""
 
 
-def _client(hub: str, token_file: Path | None) -> FeedClient:
+def feed_client(hub: str, token_file: Path | None) -> FeedClient:
+    """What reads the feed of the hub at this address."""
     import random
     import time
 

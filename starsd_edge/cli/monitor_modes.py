@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from starsd_edge.cli.tasks import end_task
 from starsd_edge.telemetry.feed import FeedError, Snapshot
 from starsd_edge.telemetry.monitor.board import Board
 from starsd_edge.telemetry.monitor.feed_client import Link
@@ -33,7 +34,6 @@ ONCE_SNAPSHOTS = 3
 _LINE_S = 1.0
 _REPLAYED = Link("the recording has ended", is_live=False)
 _KEY_BYTES = 256
-_INSIST_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -171,14 +171,7 @@ async def _run(screen: Screen, watch: Watch, keyboard: int | None) -> None:
             loop.remove_reader(keyboard)
         loop.remove_signal_handler(signal.SIGWINCH)
         leaving.cancel()
-        await _end(feeding)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel, and insist: before Python 3.12, `wait_for` swallows a cancellation that meets its result."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=_INSIST_S)
+        await end_task(feeding)
 
 
 async def _feed(screen: Screen, watch: Watch) -> None:

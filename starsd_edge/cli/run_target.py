@@ -5,6 +5,7 @@ prompt_input         what is asked
 target_setup         the target, its link, its drafts
 answer_run           the answers
 answer_output        how they leave
+chat                 a chat instead
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -26,7 +26,6 @@ from starsd_edge.cli.run_target_options import RunTargetOptions
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
-    from starsd_edge.cli.target_setup import TargetSetup
     from starsd_edge.speculation.sampling import SamplingParams
 
 
@@ -37,33 +36,45 @@ def register(app: typer.Typer) -> None:
 
 def run_target(options: RunTargetOptions) -> None:
     """Answer prompts. The text is that of the model alone, whatever a hub does; only the speed changes."""
-    from starsd_edge.cli.prompt_input import gather_prompts
-    from starsd_edge.cli.target_setup import hub_address, target_setup
     from starsd_edge.runtime.loading import check_device
 
     check_device(options.device)
+    try:
+        code = _chat(options) if options.prompts.chat else _answer_prompts(options)
+    except BrokenPipeError:
+        # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    if code:
+        raise typer.Exit(code)
+
+
+def _answer_prompts(options: RunTargetOptions) -> int:
+    from starsd_edge.cli.answer_run import AnswerRun
+    from starsd_edge.cli.interrupt import interruptible
+    from starsd_edge.cli.prompt_input import gather_prompts
+    from starsd_edge.cli.target_setup import hub_address, target_setup
+
     with logging_to(sys.stderr, options.log), ExitStack() as stack:
         address = hub_address(options)
         prompts = gather_prompts(options.prompts)
         sampling = options.sampling.params(seed=secrets.randbits(64))
         output = _output(options, sampling, stack)
         setup = stack.enter_context(target_setup(options, sampling, address, output.notice))
-        code = _answer_prompts(setup, prompts, options.prompts.raw, output)
-    if code:
-        raise typer.Exit(code)
+        interrupted = stack.enter_context(interruptible())
+        return AnswerRun(setup, output, interrupted).answer_all(prompts, options.prompts.raw)
 
 
-def _answer_prompts(setup: TargetSetup, prompts: Sequence[str], raw: bool, output: AnswerOutput) -> int:
-    from starsd_edge.cli.answer_run import AnswerRun
-    from starsd_edge.cli.interrupt import interruptible
+def _chat(options: RunTargetOptions) -> int:
+    from starsd_edge.cli.chat import run_chat
+    from starsd_edge.cli.target_setup import hub_address, target_setup
+    from starsd_edge.cli.text_streams import LineWriter, TextStreams, printable
 
-    try:
-        with interruptible() as interrupted:
-            return AnswerRun(setup, output, interrupted).answer_all(prompts, raw)
-    except BrokenPipeError:
-        # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    streams = TextStreams(sys.stdout, sys.stderr)
+    with logging_to(LineWriter(streams.say), options.log):
+        address, sampling = hub_address(options), options.sampling.params(seed=0)
+        with target_setup(options, sampling, address, lambda line: streams.say(printable(line))) as setup:
+            return run_chat(setup, options, streams)
 
 
 def _output(options: RunTargetOptions, sampling: SamplingParams, stack: ExitStack) -> AnswerOutput:

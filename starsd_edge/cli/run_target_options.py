@@ -30,6 +30,18 @@ class PromptOptions:
     raw: Annotated[
         bool, typer.Option(help="Take prompts as they are, without the chat template.", show_default=False)
     ] = False
+    chat: Annotated[
+        bool,
+        typer.Option(help="Talk with the model, which reads what was said before.", show_default=False),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if not self.chat:
+            return
+        if self.prompt or self.prompts is not None:
+            raise UsageError("--chat reads messages from standard input: leave out --prompt and --prompts")
+        if self.raw:
+            raise UsageError("--chat uses the model's chat template: leave out --raw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +123,9 @@ class OutputOptions:
         bool,
         typer.Option(help="JSON objects: the text piece by piece, then the answer as by --json.", show_default=False),
     ] = False
+    tint: Annotated[bool, typer.Option(help="In a chat, colour tokens by what guessed them.", show_default=False)] = (
+        False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,3 +149,9 @@ class RunTargetOptions:
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.prompts.chat and (self.output.json or self.output.stream_json):
+            raise UsageError("--chat writes for people: leave out --json and --stream-json")
+        if self.prompts.chat and self.log.is_json:
+            raise UsageError("--chat writes for people: give --log-format text")

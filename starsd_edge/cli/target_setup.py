@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starsd_edge.cli.token_file import read_token
+from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_edge.cli.run_target_options import HubOptions, RunTargetOptions
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from starsd_jetson.decoder import Answer, Piece, Request
     from starsd_jetson.drafting import DraftSource
     from starsd_jetson.hub_address import HubAddress
+    from starsd_jetson.hub_drafting import OpenChannel
     from starsd_jetson.hub_link import HubLink
+    from starsd_jetson.kept_sequence import KeptSequence
     from starsd_jetson.reporting import Reporter
     from starsd_jetson.target import Target
 
@@ -47,7 +50,13 @@ class TargetSetup:
     link: HubLink | None
     reporter: Reporter | None
 
-    def answer(self, request: Request, on_piece: Callable[[Piece], None], cancelled: Callable[[], bool]) -> Answer:
+    def answer(
+        self,
+        request: Request,
+        on_piece: Callable[[Piece], None],
+        cancelled: Callable[[], bool],
+        kept: KeptSequence | None = None,
+    ) -> Answer:
         """Answer one request; see `starsd_jetson.decoder.decode`."""
         from starsd_jetson.decoder import decode
 
@@ -58,6 +67,7 @@ class TargetSetup:
                 request,
                 self.source,
                 clock=time.monotonic,
+                kept=kept,
                 on_piece=on_piece,
                 on_round=self.reporter.round if self.reporter else lambda done: None,
                 cancelled=cancelled,
@@ -106,7 +116,7 @@ def target_setup(
             notices.release()
         elif address is not None:
             notice(_HUB_LEFT_ALONE)
-        source = _draft_source(link, options)
+        source = _draft_source(_open_channel(link, options, stack) if link else None, options)
         yield TargetSetup(target, request, source, link, _reporter(link, source))
 
 
@@ -118,6 +128,8 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
 
     drafts, length = options.drafts, options.length
     bundle = load_bundle(find_bundle(options.bundle))
+    if options.prompts.chat and bundle.manifest.text.chat_template is None:
+        raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
     log.debug("loading %s", bundle.manifest.name)
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
     shape = draft_shape(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
@@ -169,16 +181,27 @@ def _wait_for_hub(link: HubLink, options: HubOptions) -> None:
             raise
 
 
-def _draft_source(link: HubLink | None, options: RunTargetOptions) -> DraftSource:
+def _open_channel(link: HubLink, options: RunTargetOptions, stack: ExitStack) -> OpenChannel:
+    """A chat goes on with the hub's session of the answer before."""
+    from starsd_jetson.kept_channel import KeptChannels
+
+    if not options.prompts.chat:
+        return link.open_channel
+    channels = KeptChannels(link.open_channel)
+    stack.callback(channels.close)
+    return channels.open
+
+
+def _draft_source(open_channel: OpenChannel | None, options: RunTargetOptions) -> DraftSource:
     from starsd_jetson.drafting import NgramDrafts, NoDrafts
     from starsd_jetson.hub_drafting import HubDrafts
     from starsd_jetson.patience import Patience
 
     if not options.drafts.speculation:
         return NoDrafts()
-    if link is None:
+    if open_channel is None:
         return NgramDrafts()
-    return HubDrafts(link.open_channel, NgramDrafts(), Patience(options.drafts.draft_wait), time.monotonic)
+    return HubDrafts(open_channel, NgramDrafts(), Patience(options.drafts.draft_wait), time.monotonic)
 
 
 def _reporter(link: HubLink | None, source: DraftSource) -> Reporter | None:

@@ -113,8 +113,8 @@ class Engine(Protocol):
         """
 
     def truncate(self, seq: Sequence, length: int) -> None:
-        """Forget the committed rows from `length` on. For drafters, whose own guesses were committed; a target never
-        needs it.
+        """Forget the committed rows from `length` on: a drafter's own guesses, or what a target's next prompt does not
+        begin with. Within an answer a target never needs it.
         """
 
 

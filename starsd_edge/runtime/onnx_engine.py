@@ -10,7 +10,7 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,9 +113,18 @@ class OnnxEngine:
         for layer in self._layers:
             feeds[f"past_k_{layer}"] = seq.keys[layer][: seq.length]
             feeds[f"past_v_{layer}"] = seq.values[layer][: seq.length]
-        logits, features, *new = self._session.run(self._outputs, feeds)
+        logits, features, *new = self._run(feeds)
         seq.new_keys, seq.new_values = new[: len(self._layers)], new[len(self._layers) :]
         return Step(logits, features)
+
+    def _run(self, feeds: dict[str, npt.NDArray[np.generic]]) -> list[npt.NDArray[Any]]:
+        try:
+            outputs: list[npt.NDArray[Any]] = self._session.run(self._outputs, feeds)
+        except Exception as error:  # ONNX Runtime's own exceptions share no useful base
+            raise EngineError(
+                f"ONNX Runtime cannot run the graph: {_reason(error)}; export the bundle again"
+            ) from error
+        return outputs
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
@@ -169,8 +178,11 @@ def open_session(model: Path, threads: int | None = None, spinning: bool = False
     try:
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's own exceptions share no useful base
-        reason = " ".join(str(error).split())[:300]
-        raise EngineError(f"ONNX Runtime cannot load {model}: {reason}; export the bundle again") from error
+        raise EngineError(f"ONNX Runtime cannot load {model}: {_reason(error)}; export the bundle again") from error
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _refuse_two_distributions() -> None:

@@ -1,4 +1,4 @@
-"""transformers' own model classes behind the graph contract (contract 1, `append` strategy).
+"""transformers' own model classes as the graph that a bundle holds (`append` strategy).
 
 The model class stays transformers'; what is ours is the cache that it writes to and the attention function that it
 calls. New K and V are cast to the KV dtype before attention reads them, so that a token sees the same bits from the
@@ -99,7 +99,7 @@ def grouped_attention(
 
 
 class TargetGraph(torch.nn.Module):  # type: ignore[misc]
-    """A causal language model of transformers as the function that contract 1 describes."""
+    """A causal language model of transformers as a function without state: KV rows go in, new ones come out."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -139,5 +139,7 @@ class TargetGraph(torch.nn.Module):  # type: ignore[misc]
             use_cache=True,
         )
         hidden = output.last_hidden_state[0]
-        logits = self.model.get_output_embeddings()(hidden[logits_idx]).float()
+        # `hidden[logits_idx]` is traced with a transpose that transposes nothing, for which some ONNX Runtimes
+        # (1.23 among them) multiply by the wrong matrix.
+        logits = self.model.get_output_embeddings()(hidden.index_select(0, logits_idx)).float()
         return logits, hidden.to(torch.float16), cache.new_keys, cache.new_values

@@ -20,6 +20,7 @@ class LinkFigures:
         link_s: smoothed time that a draft's round trip spent outside the hub, in seconds; 0 before the first draft.
         connections: times the hub accepted this target.
         recent_link_s: of the last drafts, each one's time outside the hub, in seconds.
+        is_up: the hub is there now.
     """
 
     drafter: str = ""
@@ -27,6 +28,7 @@ class LinkFigures:
     link_s: float = 0.0
     connections: int = 0
     recent_link_s: tuple[float, ...] = ()
+    is_up: bool = False
 
 
 @dataclass

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bundles.bundle import load_bundle, why_make
+from starsd_edge.bundles.manifest import GRAPH_REVISION
 from starsd_edge.errors import BundleError
 from tests.support.small_bundle import FILES, write_small_bundle
 
@@ -77,6 +78,21 @@ def test_a_manifest_of_another_version_is_told_apart_from_a_damaged_one(bundle: 
         load_bundle(bundle)
 
 
+def test_a_manifest_that_says_no_revision_is_of_the_first(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["graph"].pop("revision"))
+    assert load_bundle(bundle).manifest.graph.revision == 1
+
+
+def test_a_bundle_is_made_again_where_it_is_not_what_this_version_writes(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["graph"].update(revision=GRAPH_REVISION))
+    assert why_make(bundle) == ""
+    assert why_make(bundle / "elsewhere") == "there is none yet"
+    edit_manifest(bundle, lambda manifest: manifest["graph"].pop("revision"))
+    assert "graph revision 1, this version writes" in why_make(bundle)
+    (bundle / "model.onnx").write_bytes(b"other")
+    assert "damaged" in why_make(bundle)
+
+
 def test_an_unknown_field_is_refused(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest["graph"].update(surprise=1))
     with pytest.raises(BundleError, match="surprise"):
@@ -97,7 +113,7 @@ def test_a_name_that_leaves_the_bundle_is_refused(bundle: Path, name: str) -> No
         load_bundle(bundle, check_files=False)
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
 def test_what_will_be_opened_must_be_vouched_for(bundle: Path, name: str) -> None:
     edit_manifest(bundle, lambda manifest: manifest["files"].pop(name))
     with pytest.raises(BundleError, match=rf"names {name} without its hash"):

@@ -13,6 +13,8 @@ from starsd_edge.errors import StarsdError, UsageError
 from tests.support.fake_hub import FakeHub
 from tests.support.hub_fixture import REPOSITORY, published, use_endpoint
 
+pytestmark = pytest.mark.export
+
 NAME = f"hf:{REPOSITORY}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="not run: needs the extra `export`")
+pytestmark = pytest.mark.export
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 SLOW_DISK = """

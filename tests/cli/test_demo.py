@@ -8,17 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import psutil
 import pytest
 from rich.console import Console
 
+from starsd_edge.cli.demo_hub import HubWatch
 from starsd_edge.cli.demo_star import Star, StarPlan, TargetResult
-from starsd_edge.cli.demo_view import LiveView, PlainView, summary
+from starsd_edge.cli.demo_view import LiveView, PlainView, hub_summary, summary
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
+from starsd_edge.telemetry.feed import Snapshot
+from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.feed_client import LIVE, Link
 from tests.support.command_line import CommandLine
+from tests.support.demo_frames import CASES, case_text, golden, view_of
+from tests.support.monitor_frames import board_of, recorded, text_of
 
 STAND_IN = """
 import json, os, sys, time
@@ -170,6 +177,80 @@ def test_plain_lines_fit_a_terminal_and_cannot_drive_it() -> None:
     assert "\\x1b[31mred" in out.getvalue()
     assert "x" * 200 in out.getvalue()
     assert lines[-1] == "[target 1] -- failed: gone"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_hub_stands_beside_the_answers_or_below_them(name: str) -> None:
+    assert case_text(name) == golden(name).read_text(), "look, then run: python -m tests.support.demo_frames"
+
+
+@pytest.mark.parametrize("width", [40, 79, 80, 119, 120, 121, 200])
+@pytest.mark.parametrize("height", [24, 30, 60])
+@pytest.mark.parametrize("targets", [1, 3, 6])
+def test_the_picture_fits_the_terminal(width: int, height: int, targets: int) -> None:
+    view = view_of(width, height, targets)
+    view.piece(0, "word " * 500)
+    for news in (LIVE, board_of(recorded())):
+        view.hub(news)
+        lines = text_of(view.picture(), width, height).splitlines()
+        assert len(lines) < height
+        assert max(map(len, lines)) <= width
+
+
+def test_a_hub_that_is_lost_is_said_so() -> None:
+    for width in (80, 120):
+        view = view_of(width, 24, 3)
+        assert "connecting" in text_of(view.picture(), width, 24)
+        view.hub(Link("no hub: the connection was lost", is_live=False))
+        assert "no hub: the connection was lost" in text_of(view.picture(), width, 24)
+
+
+async def test_the_figures_at_the_end_are_of_all_the_time() -> None:
+    async def feed() -> AsyncGenerator[Snapshot | Link, None]:
+        yield LIVE
+        for snapshot in recorded():
+            yield snapshot
+
+    news: list[Board | Link] = []
+    watch = HubWatch(lambda url: feed(), news.append)
+    assert watch.whole() is None
+    await watch.follow("ws://127.0.0.1:4711")
+    assert news[0] == LIVE
+    assert news[-1] == board_of(recorded())
+    first, last = recorded()[0].facts, recorded()[-1].facts
+    board = watch.whole()
+    assert board is not None
+    judged = last.drafted.judged - first.drafted.judged
+    assert board.hub.acceptance.accepted_per_draft == (last.drafted.accepted - first.drafted.accepted) / judged
+    text = text_of(hub_summary(board, Console(width=80, file=io.StringIO())), 80, 24)
+    assert "busy" in text
+    assert "queue 0" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+async def test_what_follows_the_hub_ends_with_the_answers(program: list[str]) -> None:
+    seen: list[str] = []
+
+    async def follow(url: str) -> None:
+        seen.append(url)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("ended")
+
+    view, _ = plain_view(1)
+    await Star(plan("one"), view, program, follow=follow).run()
+    assert seen == ["ws://127.0.0.1:4711", "ended"]
+
+
+async def test_a_monitor_that_is_not_let_in_is_an_error_after_the_answers(program: list[str]) -> None:
+    async def follow(url: str) -> None:
+        raise StarsdError("not let in")
+
+    view, out = plain_view(1)
+    with pytest.raises(StarsdError, match="not let in"):
+        await Star(plan("one"), view, program, follow=follow).run()
+    assert "[target 1] one" in out.getvalue()
 
 
 def test_panels_show_the_end_of_each_answer_and_fit_the_width() -> None:

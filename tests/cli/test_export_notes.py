@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from starsd_edge.bundles.bundle import load_bundle
 from tests.support.command_line import CommandLine
-from tests.support.tiny_families import write_family
 
 
+@pytest.mark.export
 def test_a_shorter_context_is_said_once_and_kept_in_the_manifest(cli: CommandLine, cache: Path, tmp_path: Path) -> None:
+    from tests.support.tiny_families import write_family
+
     checkpoint = write_family(tmp_path / "windowed", model_type="mistral", sliding_window=512)
     ended = cli("export", checkpoint)
     assert ended.code == 0

@@ -5,27 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
 import signal
-import struct
-import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable
-from fcntl import ioctl
-from pathlib import Path
-from select import select
 
 import pytest
 
 from tests.support.command_line import CommandLine
 from tests.support.hub_client import running_hub
 from tests.support.monitor_frames import FEED, board_of, recorded
-
-ROOT = Path(__file__).parents[2]
-PATHS = os.pathsep.join(str(ROOT / place) for place in (".", "export", "server", "jetson"))
-PATIENCE_S = 60
+from tests.support.terminal import PATHS, PATIENCE_S, Terminal
 
 
 def test_once_shows_the_end_of_a_recording(cli: CommandLine) -> None:
@@ -74,56 +62,8 @@ def test_wrong_input_is_one_clear_line(cli: CommandLine, arguments: list[str], w
     assert words in cli.refused("monitor", *arguments)
 
 
-class Terminal:
-    """The command on a pseudo-terminal of 80x24."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.controller, terminal = pty.openpty()
-        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(terminal)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "starsd_edge.cli", "monitor", *arguments],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
-                "PYTHONPATH": PATHS,
-                "TERM": "xterm-256color",
-                "COLUMNS": "",
-                "LINES": "",
-            },
-            start_new_session=True,
-        )
-        self.terminal = terminal
-        self.shown = ""
-
-    def until(self, wanted: Callable[[str], bool]) -> None:
-        """Read until this is true of all that was shown since the last call."""
-        self.shown = ""
-        end = time.monotonic() + PATIENCE_S
-        while not wanted(self.shown):
-            ready, _, _ = select([self.controller], [], [], max(0.0, end - time.monotonic()))
-            assert ready, self.shown[-3000:]
-            self.shown += os.read(self.controller, 1 << 16).decode(errors="replace")
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.controller, keys)
-
-    def end(self) -> int:
-        """Its exit code; the terminal must be as it was."""
-        try:
-            code = self.process.wait(PATIENCE_S)
-            assert termios.tcgetattr(self.terminal) == self.before
-            return code
-        finally:
-            self.process.kill()
-            os.close(self.controller)
-            os.close(self.terminal)
-
-
 def test_keys_work_on_a_terminal_and_it_is_left_as_it_was() -> None:
-    terminal = Terminal("--replay", str(FEED), "--speed", "1000")
+    terminal = Terminal("monitor", "--replay", str(FEED), "--speed", "1000")
     terminal.until(lambda shown: "the recording has ended" in shown)
     terminal.press(b"?")
     terminal.until(lambda shown: "sort by the next column" in shown)
@@ -135,7 +75,7 @@ def test_keys_work_on_a_terminal_and_it_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, code: int) -> None:
-    terminal = Terminal("--replay", str(FEED), "--speed", "1000")
+    terminal = Terminal("monitor", "--replay", str(FEED), "--speed", "1000")
     terminal.until(lambda shown: "the recording has ended" in shown)
     terminal.process.send_signal(number)
     assert terminal.end() == code

@@ -56,6 +56,7 @@ def test_a_cache_that_cannot_be_written_is_refused(cli: CommandLine, cache: Path
     assert "set STARSD_CACHE" in cli.refused("pull", "smollm2-135m")
 
 
+@pytest.mark.export
 def test_a_name_on_the_hub_is_fetched_once_and_exported_under_its_name(
     cli: CommandLine, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

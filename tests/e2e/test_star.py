@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_export.pipeline import export_bundle
-from tests.support.processes import AHEAD, DEADLINE_S, Hub, Process, running, target
-from tests.support.tiny_llama import write_safetensors
+from tests.support.processes import AHEAD, DEADLINE_S, Hub, answers, ask, start_hub, target
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
 
@@ -26,22 +23,6 @@ PROMPTS = (
 )
 PATIENT = ("--draft-wait", 20)
 """Where hub and targets share two cores, a draft may take long; these tests ask what comes, not when."""
-
-
-def ask(stack: ExitStack, bundle: Bundle, *arguments: object, stdin: str = "", paced: bool = False) -> Process:
-    return stack.enter_context(running(target(bundle.path, *arguments, stdin=stdin, paced=paced)))
-
-
-def start_hub(stack: ExitStack, *arguments: object, port: int = 0) -> Hub:
-    hub = Hub(*arguments, port=port)
-    stack.enter_context(running(hub))
-    return hub
-
-
-def answers(process: Process) -> list[dict[str, Any]]:
-    found = list(process.records())
-    assert process.wait() == 0, process.errors
-    return found
 
 
 def pieces(records: Iterator[dict[str, Any]], count: int) -> str:
@@ -177,14 +158,10 @@ def test_target_killed_in_the_middle_frees_its_session(bundle_fp32: Bundle, bund
         assert status["drafters"][0]["sessions"] == 0
 
 
-# What needs no real model runs on a tiny one.
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A tiny model with another tokenizer."""
-    root = tmp_path_factory.mktemp("stranger")
-    return export_bundle(write_safetensors(root / "checkpoint"), root / "bundle")
+@pytest.fixture
+def stranger(tiny_bundles: dict[str, Bundle]) -> Bundle:
+    """A model with another tokenizer."""
+    return tiny_bundles["fp32"]
 
 
 def test_mismatched_tokenizer_is_refused_with_both_fingerprints(bundle_fp32: Bundle, stranger: Bundle) -> None:
@@ -210,51 +187,3 @@ def test_mismatched_tokenizer_gets_ngram_drafts_and_is_told_why(
         answers(process)
         assert "drafts with ngram" in process.errors
         assert all(fingerprint in process.errors for fingerprint in prints)
-
-
-BRIEF = ("--prompt", "The hub drafts", "--max-tokens", 16, "--json")
-
-
-@pytest.fixture(scope="module")
-def brief(stranger: Bundle) -> list[int]:
-    """The tiny model's answer to `BRIEF`."""
-    with running(target(stranger.path, *BRIEF, "--no-speculation")) as process:
-        return answers(process)[0]["token_ids"]
-
-
-def write_token(path: Path, token: str) -> Path:
-    path.write_text(f"{token}\n")
-    path.chmod(0o600)
-    return path
-
-
-def test_wrong_token_is_one_line_and_costs_the_drafts_only(stranger: Bundle, brief: list[int], tmp_path: Path) -> None:
-    right, wrong = write_token(tmp_path / "right", "open-sesame"), write_token(tmp_path / "wrong", "open-barley")
-    with ExitStack() as stack:
-        hub = start_hub(stack, "--token-file", right)
-        with_wrong = ("--hub", hub.url, "--token-file", wrong)
-        refused = ask(stack, stranger, *BRIEF, *with_wrong, "--require-hub")
-        assert list(refused.records()) == []
-        assert refused.wait() != 0
-        (line,) = refused.errors.splitlines()
-        assert "--token-file" in line
-        alone = ask(stack, stranger, *BRIEF, *with_wrong)
-        assert answers(alone)[0]["token_ids"] == brief
-        assert alone.errors.count("does not let this target in") == 1
-        let_in = ask(stack, stranger, *BRIEF, "--hub", hub.url, "--token-file", right, "--require-hub")
-        assert answers(let_in)[0]["token_ids"] == brief
-        assert "open-" not in refused.errors + alone.errors + let_in.errors + hub.errors
-
-
-def test_unreachable_hub_is_one_line_and_costs_the_drafts_only(stranger: Bundle, brief: list[int]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
-    with ExitStack() as stack:
-        refused = ask(stack, stranger, *BRIEF, "--hub", url, "--require-hub")
-        assert list(refused.records()) == []
-        assert refused.wait() != 0
-        (line,) = refused.errors.splitlines()
-        assert f"{url} cannot be reached" in line
-        alone = ask(stack, stranger, *BRIEF, "--hub", url)
-        assert answers(alone)[0]["token_ids"] == brief
-        assert alone.errors.count("cannot be reached") == 1

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from starsd_edge.speculation.sampling import Choice, SamplingParams
-from starsd_export.checkpoint import open_checkpoint
-from starsd_export.reference import run_stock
 from tests.support.exactness import ARGMAX_BOUNDS, Bench, Case
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
@@ -45,10 +43,14 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def stock(model_file: Path) -> Any:
     """transformers' model of the same checkpoint."""
+    from starsd_export.checkpoint import open_checkpoint
+
     return open_checkpoint(model_file).load()
 
 
 def test_greedy_steps_are_those_of_transformers(bench_fp16_kv: Bench, stock: Any, say: Callable[[str], None]) -> None:
+    from starsd_export.reference import run_stock
+
     bench = Bench(bench_fp16_kv.engine, bench_fp16_kv.tokenizer, length=24)
     agreed = {"float16": 0, "float32": 0}
     differ: list[tuple[str, int, Choice, int]] = []

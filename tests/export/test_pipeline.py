@@ -15,6 +15,7 @@ import torch
 
 import starsd_export.pipeline as pipeline
 from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bundles.manifest import GRAPH_REVISION
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
@@ -50,6 +51,7 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
     assert manifest.name == "tiny-fp32"
     assert (manifest.model.n_layers, manifest.model.n_kv_heads, manifest.model.head_dim) == (2, 2, 16)
     assert (manifest.graph.kv_dtype, manifest.graph.weights) == ("float16", "fp32")
+    assert manifest.graph.revision == GRAPH_REVISION
     assert manifest.text.eos_ids == [1]
     assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json"}
     assert set(manifest.parity) == {
@@ -98,6 +100,10 @@ def test_the_graph_keeps_its_contract(checkpoint: Path, tmp_path: Path) -> None:
     }
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == 18
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
+    # ONNX Runtime 1.23 to 1.29 fold a Transpose that transposes nothing into a wrong matrix product.
+    swaps = [list(node.attribute[0].ints) for node in model.graph.node if node.op_type == "Transpose"]
+    assert swaps
+    assert [axes for axes in swaps if axes == sorted(axes)] == []
 
 
 def test_logits_are_those_of_transformers(checkpoint: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from starsd_edge.errors import UsageError
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.decoder import Piece, Request, decode, fit
+from starsd_edge.telemetry.rounds import HUB, NONE
+from starsd_jetson.decoder import Piece, Request, Span, decode, fit
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from tests.support import draft_sources
 from tests.support.decoding import EOS, PROMPT, Plain, letters, next_token, plain_answer, request
@@ -306,8 +307,38 @@ def test_pieces_are_the_answer() -> None:
     answer = decode(engine, letters(), wanted, source, clock=Steps(), on_piece=pieces.append)
     assert "".join(piece.text for piece in pieces) == answer.text
     assert [token for piece in pieces for token in piece.tokens] == list(answer.token_ids)
-    assert sum(drafted for piece in pieces for drafted in piece.drafted) > 0
-    assert all(len(piece.tokens) == len(piece.drafted) for piece in pieces)
+    assert all(len(piece.tokens) == len(piece.origins) for piece in pieces)
+
+
+def test_pieces_say_where_each_token_is_from() -> None:
+    engine, wanted = PrefixEngine(1), request(max_tokens=13)
+    pieces: list[Piece] = []
+    decode(engine, letters([]), wanted, knowing_at_times(engine, wanted), clock=Steps(), on_piece=pieces.append)
+    assert [piece.origins for piece in pieces] == [(NONE,), (HUB, HUB, NONE), *5 * [(NONE,)], (HUB, HUB, HUB, NONE)]
+    for piece in pieces:
+        assert [span.origin for span in piece.spans] == list(piece.origins)
+        assert [len(span.text) for span in piece.spans] == [1] * len(piece.tokens)
+
+
+def knowing_at_times(engine: PrefixEngine, wanted: Request) -> ScriptedDrafts:
+    """Right for two tokens in the first round, wrong in the following ones, right to the end."""
+    true = follow(engine, wanted)
+
+    def script(text: list[int], shape: DraftShape) -> DraftTree:
+        ahead = draft_sources.future(true, text, shape.max_depth)
+        emitted = len(text) - len(PROMPT)
+        wrong = [(ahead[0] + 1) % 20]
+        return DraftTree.chain(ahead[:2] if emitted == 1 else wrong if emitted < 9 else ahead)
+
+    return ScriptedDrafts(script)
+
+
+def test_text_held_back_at_the_end_is_from_its_last_token() -> None:
+    engine, truth = block_engine(eos_at=len(PROMPT) + 4)
+    pieces: list[Piece] = []
+    source = draft_sources.knowing(truth)
+    decode(engine, letters(), request(stop=("dez",)), source, clock=Steps(), on_piece=pieces.append)
+    assert pieces[-1] == Piece((Span("de", HUB),), (), ())
 
 
 def test_text_that_could_begin_a_stop_string_waits() -> None:

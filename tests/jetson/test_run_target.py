@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from starsd_edge.cli.answer_output import TextOutput, printable
+from starsd_edge.cli.answer_output import TextOutput
+from starsd_edge.cli.text_streams import printable
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftTree
+from starsd_edge.telemetry.rounds import NONE
 from starsd_jetson import target as target_module
-from starsd_jetson.decoder import Piece
+from starsd_jetson.decoder import Piece, Span
 from tests.support.command_line import CommandLine
 from tests.support.decoding import EOS, Plain, letters, plain_answer, request
 from tests.support.letter_bundle import write_bundle
@@ -342,10 +344,14 @@ class Terminal(io.StringIO):
         return True
 
 
+def said(text: str) -> Piece:
+    return Piece((Span(text, NONE),), (1,), (NONE,))
+
+
 def test_model_and_hub_cannot_drive_the_terminal() -> None:
     out, err = Terminal(), io.StringIO()
     output = TextOutput(out, err, seed=1)
-    output.piece(Piece("a\x1b[2J\x07b\tc\nd\x9b1m\x7f", (1,), (False,)))
+    output.piece(said("a\x1b[2J\x07b\tc\nd\x9b1m\x7f"))
     output.notice("hub says \x1b]0;title\x07")
     assert out.getvalue() == "a\\x1b[2J\\x07b\tc\nd\\x9b1m\\x7f\n"
     assert err.getvalue() == "hub says \\x1b]0;title\\x07\n"
@@ -354,14 +360,14 @@ def test_model_and_hub_cannot_drive_the_terminal() -> None:
 
 def test_redirected_text_is_left_as_it_is() -> None:
     out = io.StringIO()
-    TextOutput(out, io.StringIO(), seed=1).piece(Piece("a\x1b[2J", (1,), (False,)))
+    TextOutput(out, io.StringIO(), seed=1).piece(said("a\x1b[2J"))
     assert out.getvalue() == "a\x1b[2J"
 
 
 def test_terminal_that_lacks_a_character_gets_another() -> None:
     data = io.BytesIO()
     out = io.TextIOWrapper(data, encoding="ascii")
-    TextOutput(out, io.StringIO(), seed=1).piece(Piece("é!", (1,), (False,)))
+    TextOutput(out, io.StringIO(), seed=1).piece(said("é!"))
     assert data.getvalue() == b"?!"
 
 

@@ -14,6 +14,7 @@ import pytest
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.rounds import HUB
 from starsd_jetson.decoder import Answer, Piece, Request, decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from starsd_jetson.hub_address import HubAddress
@@ -112,9 +113,9 @@ class Restart:
     def on_piece(self, piece: Piece) -> None:
         self.told += len(piece.tokens)
         if self.done.is_set():
-            self.drafted_after += sum(piece.drafted)
+            self.drafted_after += piece.origins.count(HUB)
             return
-        self.drafted_before += sum(piece.drafted)
+        self.drafted_before += piece.origins.count(HUB)
         if self.told >= self.at_token:
             self.due.set()
             assert self.done.wait(20)

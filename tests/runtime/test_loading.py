@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
+from starsd_edge.runtime.onnx_engine import OnnxEngine
 
 
 @pytest.mark.parametrize("device", ["cuda", "jetson"])
@@ -30,6 +33,19 @@ def test_a_damaged_graph_is_one_line(tiny_bundles: dict[str, Bundle], empty_dire
     with pytest.raises(EngineError, match="export the bundle again") as caught:
         open_engine(Bundle(copy, tiny_bundles["fp32"].manifest))
     assert "\n" not in str(caught.value)
+
+
+class _Failing:
+    """A session whose graph this ONNX Runtime loads and cannot run."""
+
+    def run(self, *arguments: object) -> None:
+        raise RuntimeError("node 7:\ndimension mismatch")
+
+
+def test_a_graph_that_cannot_be_run_is_one_line(tiny_bundles: dict[str, Bundle]) -> None:
+    engine = OnnxEngine(_Failing(), tiny_bundles["fp32"].manifest)  # type: ignore[arg-type]
+    with pytest.raises(EngineError, match="cannot run the graph: node 7: dimension mismatch; export the bundle again"):
+        engine.forward(engine.open(4), np.array([1]), np.array([0]), causal_mask(1))
 
 
 def test_coarse_weights_ask_for_chains_unless_told_otherwise(tiny_bundles: dict[str, Bundle]) -> None:

@@ -10,7 +10,6 @@ import huggingface_hub.constants
 import pytest
 
 from tests.support.fake_hub import FakeHub, directory_files, serving
-from tests.support.tiny_families import write_family
 
 REPOSITORY = "someone/tiny-qwen"
 _OTHERS = ("pytorch_model.bin", "README.md", "model.gguf", "run.py", "consolidated.safetensors")
@@ -19,6 +18,8 @@ _OTHERS = ("pytorch_model.bin", "README.md", "model.gguf", "run.py", "consolidat
 @contextmanager
 def published(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A tiny Qwen2 with the files that publishers put beside one, for huggingface_hub in this process."""
+    from tests.support.tiny_families import write_family
+
     files = directory_files(write_family(directory, model_type="qwen2"))
     with serving(FakeHub(REPOSITORY, files | dict.fromkeys(_OTHERS, b"x"))) as hub:
         use_endpoint(monkeypatch, hub.url)

@@ -17,6 +17,7 @@ def write_bundle(directory: Path, template: str | None = None) -> Path:
     """Write it into a new directory, with this chat template if any."""
     directory.mkdir()
     (directory / "model.onnx").write_bytes(b"graph")
+    (directory / "model.onnx.data").write_bytes(b"weights")
     letter_backend().save(str(directory / "tokenizer.json"))
     if template is not None:
         (directory / "chat_template.jinja").write_text(template)

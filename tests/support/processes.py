@@ -13,10 +13,11 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.children import end_with_parent
 
 DEADLINE_S = 180.0
@@ -140,3 +141,22 @@ def running(process: Kind) -> Iterator[Kind]:
 def target(bundle: Path, *arguments: object, stdin: str = "", paced: bool = False) -> Process:
     """A `run-target`."""
     return Process(["run-target", bundle, "--threads", 1, *arguments], stdin=stdin, paced=paced)
+
+
+def ask(stack: ExitStack, bundle: Bundle, *arguments: object, stdin: str = "", paced: bool = False) -> Process:
+    """A target that ends with the stack."""
+    return stack.enter_context(running(target(bundle.path, *arguments, stdin=stdin, paced=paced)))
+
+
+def start_hub(stack: ExitStack, *arguments: object, port: int = 0) -> Hub:
+    """A hub that ends with the stack."""
+    hub = Hub(*arguments, port=port)
+    stack.enter_context(running(hub))
+    return hub
+
+
+def answers(process: Process) -> list[dict[str, Any]]:
+    """What a process that ends well has printed."""
+    found = list(process.records())
+    assert process.wait() == 0, process.errors
+    return found

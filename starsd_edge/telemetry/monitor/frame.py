@@ -12,7 +12,7 @@ from rich.text import Text
 from starsd_edge.telemetry.monitor.board import Board
 from starsd_edge.telemetry.monitor.detail import detail_lines, help_lines
 from starsd_edge.telemetry.monitor.formats import Marks
-from starsd_edge.telemetry.monitor.header import header_lines
+from starsd_edge.telemetry.monitor.header import figure_lines, header_lines
 from starsd_edge.telemetry.monitor.parts import acceptance_lines, event_line, heading
 from starsd_edge.telemetry.monitor.target_table import target_table
 from starsd_edge.telemetry.monitor.view import ORDERS, Choice, ordered, selected
@@ -45,6 +45,21 @@ def frame(board: Board, choice: Choice, sight: Sight) -> RenderableType:
     header = header_lines(board, sight.title, _link(choice, sight), sight.width, sight.marks)
     room = sight.height - len(header) - 1
     return Group(*header, *_body(board, choice, sight, room), _footer(choice, sight))
+
+
+def pane(board: Board, sight: Sight) -> RenderableType:
+    """A frame beside other things, without the keys that it does not get: exactly `height` lines."""
+    header = header_lines(board, sight.title, _link(Choice(), sight), sight.width, sight.marks)
+    return Group(*header, *_body(board, Choice(), sight, sight.height - len(header)))
+
+
+def strip(board: Board, sight: Sight) -> RenderableType:
+    """The hub's load and a line for each target, in exactly `height` lines."""
+    rows = ordered(board, Choice())
+    load = figure_lines(board.hub, sight.width, sight.marks)[0] if sight.is_live else _link(Choice(), sight)
+    table = target_table(rows, None, sight.width, sight.marks, sight.height - 1)
+    blank = [Text("")] * (sight.height - 2 - max(1, len(rows)))
+    return Group(load, table, *blank)
 
 
 def report(board: Board, sight: Sight) -> RenderableType:

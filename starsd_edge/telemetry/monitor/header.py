@@ -15,11 +15,17 @@ _BUSY = 0.9
 
 def header_lines(board: Board, title: str, link: Text, width: int, marks: Marks) -> list[Text]:
     """Four lines; what does not fit is left out from the right."""
-    hub = board.hub
     return [
         _opening(title, link, width),
+        *figure_lines(board.hub, width, marks),
+    ]
+
+
+def figure_lines(hub: HubRow, width: int, marks: Marks) -> list[Text]:
+    """The last three of them: load, traffic, what the hub is."""
+    return [
         _fitting(_load(hub, 10 if width < 100 else 20, marks), width),
-        _fitting(_traffic(board), width),
+        _fitting(_traffic(hub), width),
         _fitting(_identity(hub), width),
     ]
 
@@ -45,8 +51,7 @@ def _load(hub: HubRow, cells: int, marks: Marks) -> list[Text]:
     ]
 
 
-def _traffic(board: Board) -> list[Text]:
-    hub = board.hub
+def _traffic(hub: HubRow) -> list[Text]:
     return [
         Text(f"wait {pair(milliseconds(hub.queue_ms_p50), milliseconds(hub.queue_ms_p99))} ms"),
         Text(f"draft {pair(milliseconds(hub.draft_ms_p50), milliseconds(hub.draft_ms_p99))} ms"),

@@ -1,0 +1,123 @@
+"""A hub's session from one answer to the next: a chat's next prompt begins with most of what the hub was sent.
+
+A session only ever grows. So it goes on where the new text begins with all the rows it was given; where the text turns
+off before their end (another first word, an answer tokenised otherwise, turns left out) a new one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.protocol.target_side import DraftArrived
+from starsd_edge.speculation.tree import DraftShape
+from starsd_jetson.hub_drafting import Asked, OpenChannel
+
+
+class KeptChannels:
+    """Opens channels for one answer after the other.
+
+    Args:
+        open_channel: begins a session.
+    """
+
+    def __init__(self, open_channel: OpenChannel) -> None:
+        self._open_channel = open_channel
+        self._last: KeptChannel | None = None
+
+    def open(self, t_first: int, sampling_kind: str) -> KeptChannel:
+        """A channel for the next answer; the one before must be closed."""
+        if self._last is None or not self._last.resume(t_first, sampling_kind):
+            self._last = KeptChannel(self._open_channel, t_first, sampling_kind)
+        return self._last
+
+    def close(self) -> None:
+        """No answer follows: the hub may free what it holds."""
+        if self._last is not None:
+            self._last.end()
+            self._last = None
+
+
+class KeptChannel:
+    """A `DraftChannel` that stays open when it is closed, until a text comes that it does not fit."""
+
+    def __init__(self, open_channel: OpenChannel, t_first: int, sampling_kind: str) -> None:
+        self._open_channel = open_channel
+        self._opening = (t_first, sampling_kind)
+        self._channel = open_channel(t_first, sampling_kind)
+        self._ids: list[int] = []
+        """Of all rows the session was given."""
+        self._again: list[tuple[Sequence[int], npt.NDArray[np.float16] | None]] = []
+        """Rows of this answer while all of them are known to the session."""
+        self._agreed = 0
+        """How many those are."""
+
+    def resume(self, t_first: int, sampling_kind: str) -> bool:
+        """Begin another answer; False where the session was opened for something else, and is closed for good."""
+        if self._opening != (t_first, sampling_kind):
+            self.end()
+            return False
+        self._channel.wait(0)  # what came after the last answer is for no one
+        self._again, self._agreed = [], 0
+        return True
+
+    @property
+    def pending(self) -> int | None:
+        """See `DraftChannel`."""
+        return self._channel.pending
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        """See `DraftChannel`; rows that the session has are not given to it again."""
+        known = min(len(ids), len(self._ids) - self._agreed)
+        if list(ids[:known]) != self._ids[self._agreed : self._agreed + known]:
+            self._begin_anew()
+            known = 0
+        if known:
+            self._again.append((ids[:known], None if features is None else features[:known]))
+            self._agreed += known
+        if len(ids) > known:
+            self._give(ids[known:], None if features is None else features[known:])
+
+    def extend(self) -> None:
+        """See `DraftChannel`."""
+        if self._agreed == len(self._ids):
+            self._channel.extend()
+
+    def request(self, shape: DraftShape) -> Asked | None:
+        """See `DraftChannel`."""
+        if self._agreed < len(self._ids):  # the text ends before what the session holds
+            self._begin_anew()
+        return self._channel.request(shape)
+
+    def wait(self, timeout_s: float) -> DraftArrived | None:
+        """See `DraftChannel`."""
+        return self._channel.wait(timeout_s)
+
+    def give_up(self) -> None:
+        """See `DraftChannel`."""
+        self._channel.give_up()
+
+    def close(self) -> None:
+        """The answer is over; the session may go on with the next."""
+        self._channel.give_up()
+
+    def end(self) -> None:
+        """The session does not go on."""
+        self._channel.close()
+
+    def _begin_anew(self) -> None:
+        """The text has turned off: a new session, which is given what this answer has so far."""
+        self.end()
+        self._channel = self._open_channel(*self._opening)
+        again, self._again = self._again, []
+        self._ids, self._agreed = [], 0
+        for ids, features in again:
+            self._give(ids, features)
+
+    def _give(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        self._channel.append(ids, features)
+        self._ids.extend(ids)
+        self._agreed = len(self._ids)
+        self._again = []

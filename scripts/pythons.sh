@@ -1,0 +1,74 @@
+# Sourced by test.sh: core, hub and target tested on the other Pythons that they are said to run on.
+# shellcheck shell=bash
+#
+# Each gets an environment of its own under .cache/pythons with what targets and hubs have: no torch. Tests that need
+# torch carry the mark `export`; ONNX Runtime's engine is tested on bundles of a tiny model that are made beforehand.
+
+OTHER_PYTHONS=${PYTHONS:-python3.10 python3.11 python3.12}
+PYTHONS_PLACE=.cache/pythons
+
+# Run the tests on each of $OTHER_PYTHONS (names or paths) that is not the Python of .venv. One that is not there, or for
+# which nothing can be installed, is said to be not run; a test that fails ends it all.
+test_other_pythons() {
+    local name version ready=()
+    for name in $OTHER_PYTHONS; do
+        if version=$(prepare_other "$name"); then
+            ready+=($version) # none: it is the Python of .venv, on which the whole suite runs
+        fi
+    done
+    if [ ${#ready[@]} -eq 0 ]; then
+        return
+    fi
+    export STARSD_TINY_BUNDLES=$PWD/.cache/tiny-bundles
+    step "$VENV/bin/python" -m tests.support.tiny_bundles "$STARSD_TINY_BUNDLES"
+    for version in "${ready[@]}"; do
+        # Not the exporter's tests, nor those of distributions, whose numbers no version of Python changes.
+        step "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" \
+            --ignore=tests/export --ignore=tests/statistical
+    done
+}
+
+# Make the environment of the Python $1 and print its version, which is the environment's name.
+prepare_other() {
+    local python version
+    python=$(find_other "$1") || {
+        echo "$1: not run, there is none that runs (PYTHONS names others, by name or path)" >&2
+        return 1
+    }
+    version=$("$python" -c 'import sys; print("{}.{}".format(*sys.version_info))')
+    if [ "$version" = "$("$VENV/bin/python" -c 'import sys; print("{}.{}".format(*sys.version_info))')" ]; then
+        return
+    fi
+    fill_other "$python" "$version" >&2 || {
+        echo "$1: not run, its environment $PYTHONS_PLACE/$version cannot be made" >&2
+        return 1
+    }
+    echo "$version"
+}
+
+# A Python of this name that runs: on the PATH (where pyenv leaves names that do not run), or one of pyenv's.
+find_other() {
+    local candidate
+    for candidate in "$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/"$1"; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# Make the environment for version $2 with Python $1; needs no network when a stamp says that this was done.
+fill_other() (
+    VENV=$PYTHONS_PLACE/$2
+    # The checkout's place belongs to it, because the checkout is installed from where it lies.
+    if has_pip && [ "$(cat "$VENV/ready-to-test" 2>/dev/null)" = "$(stamp) $PWD" ]; then
+        exit 0
+    fi
+    echo "Making the environment $VENV with $("$1" --version): about 100 MB with pip, from the index it is configured for."
+    rm -rf "$VENV"
+    "$1" -m venv "$VENV" &&
+        pip_install "pip>=25.1" &&
+        pip_install --editable ".[server,cpu]" --group test &&
+        echo "$(stamp) $PWD" >"$VENV/ready-to-test"
+)

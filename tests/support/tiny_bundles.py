@@ -1,0 +1,39 @@
+"""Bundles of a tiny model, one of each kind that `export` makes.
+
+They are exported once per run of the tests. Where there is no torch, `STARSD_TINY_BUNDLES` names a directory into
+which `python -m tests.support.tiny_bundles DIRECTORY` has written them with a Python that has one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from starsd_edge.bundles.bundle import Bundle, load_bundle
+
+KINDS = {"fp32": ("fp32", "float16"), "fp32-kv32": ("fp32", "float32"), "int8": ("int8", "float16")}
+"""Weights and KV dtype by name."""
+READY = "STARSD_TINY_BUNDLES"
+
+
+def tiny_bundles_at(place: Path) -> dict[str, Bundle]:
+    """By the names of `KINDS`: those that are ready, else new ones in this directory."""
+    ready = os.environ.get(READY)
+    return {name: load_bundle(Path(ready) / name) for name in KINDS} if ready else export_tiny_bundles(place)
+
+
+def export_tiny_bundles(place: Path) -> dict[str, Bundle]:
+    """Export them into a directory, in the place of older ones."""
+    from starsd_export.pipeline import ExportOptions, export_bundle
+    from tests.support.tiny_llama import write_safetensors
+
+    checkpoint = write_safetensors(place / "checkpoint")
+    return {
+        name: export_bundle(checkpoint, place / name, ExportOptions(weights, kv_dtype))
+        for name, (weights, kv_dtype) in KINDS.items()
+    }
+
+
+if __name__ == "__main__":
+    export_tiny_bundles(Path(sys.argv[1]))
