@@ -32,6 +32,7 @@ class DrafterKind(str, Enum):
 
     NGRAM = "ngram"
     CAUSAL_LM = "causal-lm"
+    EAGLE = "eagle"
 
 
 class Isolation(str, Enum):
@@ -48,14 +49,14 @@ class RunDraftOptions:
     bundle: Annotated[
         str | None,
         typer.Argument(
-            help="Bundle of the draft model: a directory, or a name in the cache.",
+            help="Bundle of the draft model or head: a directory, or a name in the cache.",
             autocompletion=bundle_names,
             show_default=False,
         ),
     ] = None
-    drafter: Annotated[
-        DrafterKind | None, typer.Option(help="Default: causal-lm with a BUNDLE, ngram without one.")
-    ] = None
+    drafter: Annotated[DrafterKind | None, typer.Option(help="Default: what the BUNDLE is for; ngram without one.")] = (
+        None
+    )
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
     isolation: Annotated[
@@ -81,20 +82,13 @@ class RunDraftOptions:
     log: LogOptions
 
     def __post_init__(self) -> None:
-        if self.drafter is DrafterKind.CAUSAL_LM and not self.bundle:
-            raise UsageError("--drafter causal-lm needs a model: starsd-edge run-draft BUNDLE")
+        if self.drafter not in (None, DrafterKind.NGRAM) and not self.bundle:
+            raise UsageError(f"--drafter {self.drafter.value} needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
-            raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or use --drafter causal-lm")
+            raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
-
-    @property
-    def kind(self) -> DrafterKind:
-        """The drafter that is wanted, said or not."""
-        if self.drafter is None:
-            return DrafterKind.CAUSAL_LM if self.bundle else DrafterKind.NGRAM
-        return self.drafter
 
 
 def register(app: typer.Typer) -> None:
@@ -118,7 +112,7 @@ def run_draft(options: RunDraftOptions) -> None:
         settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
         with bind(options.host, options.port, has_token=token is not None) as sock:
             registry = _registry(options)
-            line = f"listening on {_url(sock.getsockname())} drafter={options.kind.value}"
+            line = f"listening on {_url(sock.getsockname())} drafter={registry.drafters[0].kind}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
@@ -133,25 +127,46 @@ def _own_ports(options: RunDraftOptions) -> range | None:
 
 
 def _registry(options: RunDraftOptions) -> DrafterRegistry:
+    from starsd_edge.bundles.cache import find_bundle
     from starsd_server.drafters.ngram import NgramDrafter
     from starsd_server.drafters.registry import DrafterRegistry
 
     fallback = NgramDrafter(options.max_sessions)
     if not options.bundle:
         return DrafterRegistry([fallback], fallback, options.require_drafter)
-    drafter = _causal_lm(options.bundle, options.max_sessions, options.threads)
-    return DrafterRegistry([drafter], fallback, options.require_drafter)
+    return DrafterRegistry([_drafter(options, find_bundle(options.bundle))], fallback, options.require_drafter)
 
 
-def _causal_lm(name_or_path: str, max_sessions: int, threads: int | None) -> Drafter:
+def _drafter(options: RunDraftOptions, path: Path) -> Drafter:
+    """What the bundle is for, unless another drafter was asked for."""
+    from starsd_edge.bundles.bundle import bundle_kind
+    from starsd_edge.heads.draft_bundle import DRAFT_KIND
+
+    kind = DrafterKind.EAGLE if bundle_kind(path) == DRAFT_KIND else DrafterKind.CAUSAL_LM
+    if options.drafter not in (None, kind):
+        raise UsageError(f"{path} is a bundle for --drafter {kind.value}: leave --drafter out")
+    log.info("loading %s", path.name)
+    make = _eagle if kind is DrafterKind.EAGLE else _causal_lm
+    return make(path, options.max_sessions, options.threads)
+
+
+def _eagle(path: Path, max_sessions: int, threads: int | None) -> Drafter:
+    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle, open_head
+    from starsd_server.drafters.eagle import EagleDrafter
+
+    bundle = load_draft_bundle(path)
+    manifest = bundle.manifest
+    head = open_head(bundle, threads)
+    return EagleDrafter(head, draft_ids(bundle), manifest.fingerprint, manifest.accepts, max_sessions)
+
+
+def _causal_lm(path: Path, max_sessions: int, threads: int | None) -> Drafter:
     from starsd_edge.bundles.bundle import load_bundle
-    from starsd_edge.bundles.cache import find_bundle
     from starsd_edge.runtime.loading import open_engine
     from starsd_server.drafters.causal_lm import CausalLmDrafter
 
-    bundle = load_bundle(find_bundle(name_or_path))
+    bundle = load_bundle(path)
     manifest = bundle.manifest
-    log.info("loading %s", manifest.name)
     engine = open_engine(bundle, threads=threads)
     return CausalLmDrafter(engine, manifest.fingerprints.tokenizer_fp, manifest.model.tokenizer_size, max_sessions)
 
