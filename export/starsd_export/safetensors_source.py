@@ -33,7 +33,7 @@ class SafetensorsSource:
         self._path = path
         if (path / "adapter_config.json").exists():
             raise UsageError(f"{path} holds an adapter and not a whole model: merge it into its model first")
-        self._config = _read_json(path / "config.json")
+        self._config = read_json(path / "config.json")
         self._index = _read_index(path)
         self._files = _weight_files(path, self._index)
 
@@ -96,7 +96,7 @@ class SafetensorsSource:
                 f"{self._path} has a tokenizer.model and no tokenizer.json: transformers makes one, with sentencepiece "
                 "installed, by AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
             )
-        contents = _read_json(path)
+        contents = read_json(path)
         try:
             tokenizer = tokenizers.Tokenizer.from_str(json.dumps(contents))
         except Exception as error:  # the library raises nothing more precise
@@ -157,7 +157,7 @@ def _read_index(path: Path) -> dict[str, str]:
     """The file that each tensor of a sharded checkpoint is in; empty where there is no index or it is not used."""
     if (path / _WHOLE).is_file() or not (path / _INDEX).is_file():
         return {}
-    index = _read_json(path / _INDEX).get("weight_map")
+    index = read_json(path / _INDEX).get("weight_map")
     if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
         raise UsageError(f"{path / _INDEX} does not say which file holds which tensor: fetch the checkpoint again")
     return index
@@ -200,10 +200,15 @@ def _byte_dtype() -> Any:
 
 
 def _read_json_or_nothing(path: Path) -> dict[str, Any]:
-    return _read_json(path) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint.
+
+    Raises:
+        UsageError: there is none.
+    """
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
