@@ -116,11 +116,7 @@ class SafetensorsSource:
 
     def tensors(self) -> dict[str, Any]:
         """Every tensor by its name, as torch maps it from the file."""
-        found: dict[str, Any] = {}
-        for file in self._files:
-            with _opened(file) as tensors:
-                found |= {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  (no mapping)
-        return found
+        return dict(self._stored())
 
     def rope_factors(self) -> None:
         """All of RoPE stands in the configuration."""
@@ -138,19 +134,26 @@ class SafetensorsSource:
     def _scan(self) -> tuple[int, dict[str, str]]:
         """Elements in all tensors, and each tensor's hash by name."""
         elements, hashes = 0, {}
+        for name, stored in self._stored():
+            tensor = stored.contiguous()
+            elements += tensor.numel()
+            raw = tensor.reshape(-1).view(dtype=_byte_dtype()).numpy().tobytes()
+            label = f"{tensor.dtype} {list(tensor.shape)} ".encode()
+            hashes[name] = hashlib.sha256(label + raw).hexdigest()
+        return elements, hashes
+
+    def _stored(self) -> Iterator[tuple[str, Any]]:
+        """Every tensor of every file, each name once."""
+        seen: set[str] = set()
         for file in self._files:
             with _opened(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (a safetensors handle is no mapping)
-                    if name in hashes:
+                    if name in seen:
                         raise UsageError(f"{file} holds {name}, which another file of {self._path} holds too")
-                    tensor = tensors.get_tensor(name).contiguous()
-                    elements += tensor.numel()
-                    raw = tensor.reshape(-1).view(dtype=_byte_dtype()).numpy().tobytes()
-                    label = f"{tensor.dtype} {list(tensor.shape)} ".encode()
-                    hashes[name] = hashlib.sha256(label + raw).hexdigest()
-        if lost := sorted(set(self._index) - set(hashes)):
+                    seen.add(name)
+                    yield name, tensors.get_tensor(name)
+        if lost := sorted(set(self._index) - seen):
             raise UsageError(f"{self._path / _INDEX} names {lost[0]}, which no file holds: fetch the checkpoint again")
-        return elements, hashes
 
 
 def _read_index(path: Path) -> dict[str, str]:

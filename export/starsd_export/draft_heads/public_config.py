@@ -114,7 +114,7 @@ def find_kind(config: Mapping[str, Any], names: Collection[str]) -> HeadKind | N
     marks = ("midlayer.", "d2t", "draft_id_to_target_id", "norm.weight", "layers.0.hidden_norm.")
     if any(name.startswith(marks) for name in names):
         return "eagle3"
-    return "eagle" if any(name.startswith(("fc.", "fusion_fc.")) for name in names) else None
+    return "eagle" if any(name.startswith(("fc.", "fusion_fc.", "layers.0.")) for name in names) else None
 
 
 def read_config(config: Mapping[str, Any], path: Any) -> HeadConfig:

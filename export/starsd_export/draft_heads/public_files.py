@@ -6,6 +6,7 @@ everything else; what it refuses is not read in any other way.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]
 
 def _read_pickle(file: Path) -> dict[str, torch.Tensor]:
     try:
-        contents = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            contents = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the library raises whatever the bytes lead it to
         raise UsageError(
             f"{file} holds more than weights or is damaged ({type(error).__name__}), so it is not read: "

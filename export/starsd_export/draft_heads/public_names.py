@@ -36,9 +36,10 @@ FUSION_WEIGHT, FUSION_BIAS, FUSION_NORM = "fc.weight", "fc.bias", "input_norm.we
 TO_TARGET, KEPT = "d2t", "t2d"
 ROTATION = "layers.0.self_attn.rotary_emb.inv_freq"
 """A table that old files hold; it follows from the configuration."""
+_LAYER = "layers.0."
 _SPELLINGS = {
-    "midlayer.": "layers.0.",  # EAGLE-3
-    "transformer.": "layers.0.",  # speculators' EAGLE-1
+    "midlayer.": _LAYER,  # EAGLE-3
+    "transformer.": _LAYER,  # speculators' EAGLE-1
     "fusion_fc.": "fc.",
     "draft_id_to_target_id": TO_TARGET,  # vLLM
 }
@@ -51,7 +52,7 @@ def canonical_names(names: Iterable[str], path: object) -> dict[str, str]:
         UsageError: two tensors have one place.
     """
     found: dict[str, str] = {}
-    for name in names:
+    for name in sorted(names):
         known = next((spelling for spelling in _SPELLINGS if name.startswith(spelling)), None)
         canonical = name if known is None else _SPELLINGS[known] + name[len(known) :]
         if canonical in found:
@@ -61,9 +62,13 @@ def canonical_names(names: Iterable[str], path: object) -> dict[str, str]:
 
 
 def file_name(canonical: str, found: Mapping[str, str]) -> str:
-    """How this file calls, or would call, a tensor."""
-    if canonical in found or not canonical.startswith("layers.0."):
-        return found.get(canonical, canonical)
-    layer = next((name for known, name in found.items() if known.startswith("layers.0.") and name != known), canonical)
-    spelling = next((spelling for spelling in _SPELLINGS if layer.startswith(spelling)), "layers.0.")
-    return spelling + canonical[len("layers.0.") :]
+    """What a tensor that is not there would be called: as the layer's others are, or all its spellings."""
+    spellings = [
+        canonical,
+        *(other + canonical[len(name) :] for other, name in _SPELLINGS.items() if canonical.startswith(name)),
+    ]
+    layer = next((name for known, name in found.items() if known.startswith(_LAYER)), None)
+    if layer is not None and canonical.startswith(_LAYER):
+        prefix = layer.partition(".")[0]
+        return next(name for name in spellings if name.startswith(prefix))
+    return " or ".join(spellings)
