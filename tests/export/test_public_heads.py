@@ -141,7 +141,7 @@ def test_two_tensors_for_one_place_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("eagle3", {"num_hidden_layers": 2}, "num_hidden_layers = 2, which this version does not run: only one layer"),
+        ("eagle3", {"num_hidden_layers": 2}, "num_hidden_layers = 2, which this version does not run (supported: one"),
         ("eagle", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ("eagle", {"add_para_norm": True}, "add_para_norm = True"),
         ("eagle-speculators", {"layernorms": True}, "layernorms = True"),

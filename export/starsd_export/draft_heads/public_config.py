@@ -97,7 +97,9 @@ def flatten_config(contents: Mapping[str, Any], path: Any) -> dict[str, Any]:
             merged |= {name: value for name, value in part.items() if value is not None}
     for name, (allowed, meaning) in _ONLY.items():
         if name in merged and merged[name] not in allowed:
-            raise UsageError(f"{path} sets {name} = {merged[name]!r}, which this version does not run: only {meaning}")
+            raise UsageError(
+                f"{path} sets {name} = {merged[name]!r}, which this version does not run (supported: {meaning})"
+            )
     if "quantization_config" in merged:
         raise UsageError(f"{path} holds quantised weights: give the head that they were made from")
     _refuse_windows(merged, path)
@@ -154,7 +156,7 @@ def build_spec(
     if kind == "eagle3" and _SPECULATORS in config and found.norm_before_residual is None:
         raise UsageError(f"{path} does not set norm_before_residual, on which its guesses depend: ask its maker")
     if kind == "eagle3" and config.get("use_aux_hidden_state") is False:
-        raise UsageError(f"{path} reads one layer of the target, which this version does not run: only {TAPS}")
+        raise UsageError(f"{path} reads one layer of the target, which this version does not run (supported: {TAPS})")
     theta, factor = read_rope(config, path)
     eagle3 = kind == "eagle3"
     return HeadSpec(
@@ -180,4 +182,4 @@ def build_spec(
 def _refuse_windows(config: Mapping[str, Any], path: Any) -> None:
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if window is not None or "sliding_attention" in str(config.get("layer_types")):
-        raise UsageError(f"{path} has a sliding window, which this version does not run: only full attention")
+        raise UsageError(f"{path} has a sliding window, which this version does not run (supported: full attention)")

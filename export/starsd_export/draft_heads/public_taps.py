@@ -76,7 +76,7 @@ def read_taps(config: Mapping[str, Any], path: Any) -> StatedTaps:
     inner = group.get(_FIELD) if isinstance(group, Mapping) else None
     ids = inner or config.get(_FIELD) or []
     if not isinstance(ids, list) or not all(type(layer) is int for layer in ids) or len(ids) not in (0, TAPS):
-        raise UsageError(f"{path} sets {_FIELD} = {ids}, which this version does not run: only {TAPS} layers")
+        raise UsageError(f"{path} sets {_FIELD} = {ids}, which this version does not run (supported: {TAPS} layers)")
     return StatedTaps(tuple(ids), outputs=bool(inner))
 
 
