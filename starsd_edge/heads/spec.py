@@ -40,6 +40,8 @@ class HeadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     qkv_bias: bool = False
     norm_before_residual: bool = False
     """"eagle3": the residual is the normed feature."""
+    norm_output: bool = False
+    """"eagle3": the predicted feature is the normed one that the output matrix reads."""
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The tensors of the head and their shapes, by our names; embedding and output matrix included."""

@@ -64,11 +64,12 @@ class TorchHead(nn.Module):  # type: ignore[misc]
         hidden = residual + functional.linear(attended, self.o_weight)
         normed = self._norm(hidden, self.post_norm_weight)
         gated = functional.silu(functional.linear(normed, self.gate_weight)) * functional.linear(normed, self.up_weight)
-        return hidden + functional.linear(gated, self.down_weight)
+        hidden = hidden + functional.linear(gated, self.down_weight)
+        return self._norm(hidden, self.norm_weight) if self._norms_output else hidden
 
     def logits(self, predicted: torch.Tensor) -> torch.Tensor:
         """[..., draft vocabulary] from predicted features."""
-        if self.spec.kind == "eagle3":
+        if self.spec.kind == "eagle3" and not self._norms_output:
             predicted = self._norm(predicted, self.norm_weight)
         return functional.linear(predicted, self.lm_head_weight)
 
@@ -79,10 +80,12 @@ class TorchHead(nn.Module):  # type: ignore[misc]
     def _bias(self, name: str) -> torch.Tensor | None:
         return getattr(self, f"{name}_bias", None)
 
+    @property
+    def _norms_output(self) -> bool:
+        return self.spec.kind == "eagle3" and self.spec.norm_output
+
     def _norm(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        wide = values.float()
-        scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.spec.rms_norm_eps)
-        return scaled.to(values.dtype) * weight
+        return rms_norm(values, weight, self.spec.rms_norm_eps)
 
     def _rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """RoPE over half-split pairs, in float32."""
@@ -91,6 +94,13 @@ class TorchHead(nn.Module):  # type: ignore[misc]
         first, second = heads.float().chunk(2, dim=-1)
         rotated = torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
         return rotated.to(heads.dtype)
+
+
+def rms_norm(values: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm over the last dimension, in float32 up to the weight."""
+    wide = values.float()
+    scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return scaled.to(values.dtype) * weight
 
 
 def _attribute(name: str) -> str:
