@@ -93,6 +93,10 @@ def train_draft(options: TrainDraftOptions) -> None:
         head = train_head(
             checkpoint, options.work or output.with_name(f"{output.name}.work"), output, _plan(options), watcher
         )
+    if options.export_public is not None:
+        from starsd_export.draft_heads.bundle import write_public
+
+        write_public(checkpoint, head, options.export_public)
     trained = head.record.trained
     typer.echo(output)
     typer.echo(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir
 import torch
+from transformers import PreTrainedConfig
 
 from starsd_edge.bundles.bundle import write_manifest
 from starsd_edge.bundles.fingerprints import feature_fingerprint
@@ -24,9 +25,11 @@ from starsd_edge.heads.draft_bundle import (
     load_draft_bundle,
 )
 from starsd_edge.heads.torch_head import TorchHead
-from starsd_export.checkpoint import open_checkpoint
+from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.draft_heads.graph import trace_head
-from starsd_export.draft_heads.trained import TrainedHead, read_trained
+from starsd_export.draft_heads.public import read_public_head
+from starsd_export.draft_heads.public_write import write_public_head
+from starsd_export.draft_heads.trained import HeadRecord, TrainedHead, is_trained_head, read_trained
 from starsd_export.pipeline import require_replaceable, versions
 
 DRAFT_STEPS = ("reading the head", "loading the target's weights", "tracing the head", "writing")
@@ -43,11 +46,12 @@ def export_draft_bundle(
 
     Args:
         source: the target's checkpoint.
-        head_directory: what `train-draft` wrote.
+        head_directory: what `train-draft` wrote, or a published EAGLE-1 or EAGLE-2 head.
         weights: "int8" (by blocks) or "fp32".
 
     Raises:
-        UsageError: the head was trained for another target, or a file cannot be used.
+        UsageError: the head is for another target or of a kind that no target has features for, or a file cannot be
+            used.
     """
     destination = destination.resolve()
     require_replaceable(destination)
@@ -90,6 +94,47 @@ def export_draft_bundle(
         )
         write_manifest(staging, manifest)
     return load_draft_bundle(destination)
+
+
+def write_public(checkpoint: Checkpoint, head: TrainedHead, directory: Path) -> None:
+    """Write a head of ours in the public EAGLE layout, the target's embedding with it, in float16."""
+    embedding = checkpoint.load().get_input_embeddings().weight.detach()
+    tensors = {name: tensor.to(torch.float16) for name, tensor in {**head.tensors, "embed.weight": embedding}.items()}
+    ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": checkpoint.eos_ids}
+    write_public_head(directory, head.record.spec, tensors, ids)
+
+
+def _read_head(directory: Path, checkpoint: Checkpoint) -> TrainedHead:
+    """A head of ours, which says what it was trained for, or a published one, which does not."""
+    config = checkpoint.config
+    feature_fp = feature_fingerprint(checkpoint.source_fp, "last_hidden", config.hidden_size)
+    if not is_trained_head(directory):
+        return _read_published(directory, config, feature_fp)
+    head = read_trained(directory)
+    if head.record.feature_fp != feature_fp:
+        raise UsageError(
+            f"the head in {directory} was trained for the features of another model than {checkpoint.name}: "
+            "train one for it with `starsd-edge train-draft`"
+        )
+    return head
+
+
+def _read_published(directory: Path, config: PreTrainedConfig, feature_fp: str) -> TrainedHead:
+    head = read_public_head(directory)
+    if head.spec.kind != "eagle":
+        raise UsageError(
+            f"{directory} holds an EAGLE-3 head, and the targets of this version have no features for it: "
+            "use an EAGLE-1 or EAGLE-2 head, or train one with `starsd-edge train-draft`"
+        )
+    given, wanted = (head.spec.hidden_size, head.spec.vocab_size), (config.hidden_size, config.vocab_size)
+    if given != wanted:
+        raise UsageError(
+            f"the head in {directory} is for a model of width {given[0]} with {given[1]} tokens; this one has {wanted[0]} "
+            f"and {wanted[1]}"
+        )
+    record = HeadRecord(1, head.spec, feature_fp, {"published": directory.resolve().name, "notes": list(head.notes)})
+    tensors = {name: tensor.float() for name, tensor in head.tensors.items()}
+    return TrainedHead(record, tensors, torch.from_numpy(head.draft_ids))
 
 
 def _fingerprint(head: TrainedHead) -> str:
