@@ -38,8 +38,8 @@ class ExportCommandOptions:
     draft_head: Annotated[
         Path | None,
         typer.Option(
-            help="Instead, make a draft bundle for hubs: this head, of `train-draft` or published, with the rows of the "
-            "model that it needs.",
+            help="Instead, make a draft bundle for hubs: this head, of `train-draft` or published, with what it needs "
+            "of the model.",
             show_default=False,
         ),
     ] = None

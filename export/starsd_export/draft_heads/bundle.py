@@ -56,23 +56,16 @@ def export_draft_bundle(
     destination = destination.resolve()
     require_replaceable(destination)
     progress(DRAFT_STEPS[0])
-    trained = read_trained(head_directory)
     checkpoint = open_checkpoint(source)
+    trained = _read_head(head_directory, checkpoint)
     spec = trained.record.spec
-    if feature_fingerprint(checkpoint.source_fp, "last_hidden", spec.hidden_size) != trained.record.feature_fp:
-        raise UsageError(
-            f"the head in {head_directory} was trained for the features of another model than {source.name}: "
-            "train one for it with `starsd-edge train-draft`"
-        )
     progress(DRAFT_STEPS[1])
     model = checkpoint.load()
     embedding = model.get_input_embeddings().weight.detach()
     output = model.get_output_embeddings().weight.detach()[trained.draft_ids]
     progress(DRAFT_STEPS[2])
-    graph = trace_head(
-        TorchHead(spec, {**trained.tensors, "embed.weight": embedding, "lm_head.weight": output}),
-        int8=weights == "int8",
-    )
+    head = TorchHead(spec, {"embed.weight": embedding, "lm_head.weight": output, **trained.tensors})
+    graph = trace_head(head, int8=weights == "int8")
     progress(DRAFT_STEPS[3])
     with staged_directory(destination) as staging:
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=f"{GRAPH_NAME}.data")
@@ -129,8 +122,8 @@ def _read_published(directory: Path, config: PreTrainedConfig, feature_fp: str) 
     given, wanted = (head.spec.hidden_size, head.spec.vocab_size), (config.hidden_size, config.vocab_size)
     if given != wanted:
         raise UsageError(
-            f"the head in {directory} is for a model of width {given[0]} with {given[1]} tokens; this one has {wanted[0]} "
-            f"and {wanted[1]}"
+            f"the head in {directory} is for a model of width {given[0]} with {given[1]} tokens, "
+            f"and this one has {wanted[0]} and {wanted[1]}"
         )
     record = HeadRecord(1, head.spec, feature_fp, {"published": directory.resolve().name, "notes": list(head.notes)})
     tensors = {name: tensor.float() for name, tensor in head.tensors.items()}
