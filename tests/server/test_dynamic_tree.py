@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,7 @@ def assert_sound(tree: DraftTree, shape: DraftShape, model: Model) -> None:
     for children in tree.children.values():
         assert len(children) <= shape.branching
         scores = [score(model, paths[node]) for node in children.values()]
-        assert all(first >= second - 1e-6 for first, second in zip(scores, scores[1:], strict=False))
+        assert all(first >= second - 1e-6 for first, second in pairwise(scores))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -138,7 +138,7 @@ def test_with_every_node_expanded_the_tree_is_the_best_of_all_paths(nodes: int, 
 
 
 def published(model: Model, vocab: int, nodes: int, depth: int, k: int) -> set[tuple[int, ...]]:
-    """The tree of EAGLE-2, section 4, step by step: expand the k best of a level, keep the best of all that were seen."""
+    """The tree of EAGLE-2, section 4, step by step: the k best of a level grow, the best of all seen stay."""
     first = top_candidates(model(()), k)
     level = [((token,), value) for token, value in zip(first.tokens.tolist(), first.scores.tolist(), strict=True)]
     pool = list(level)
