@@ -19,7 +19,7 @@ class Offer:
     Attributes:
         drafter: kind of the drafter that fits.
         drafter_fp: its fingerprint.
-        feature_codec: codec of the features it wants, "none" when ids are enough.
+        feature_codec: how the features that it wants travel, "none" when ids are enough; one that HELLO offers.
         notice: a line for the user, or "".
     """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_features
+from starsd_edge.protocol.checks import ProtocolError, check_ids, printable
 from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
 from starsd_edge.protocol.codes import (
     BASE_LEN,
@@ -23,6 +23,7 @@ from starsd_edge.protocol.codes import (
 )
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord, follow
+from starsd_edge.protocol.features import read_features
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
     Feed,

@@ -12,6 +12,7 @@ from starsd_edge.protocol.checks import ProtocolError, read_tree
 from starsd_edge.protocol.codec import encode, kind_of
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Hello, Open, Opened, TargetMessage, Welcome
 from starsd_edge.protocol.row_store import RowStore
 from starsd_edge.protocol.target_events import DraftArrived
@@ -62,9 +63,9 @@ class TargetLink:
         return self._last_ref
 
     @property
-    def wants_features(self) -> bool:
-        """Whether rows travel with features."""
-        return self.welcome is not None and self.welcome.feature_codec != "none"
+    def feature_codec(self) -> str:
+        """How features travel with rows, if they do."""
+        return NO_FEATURES if self.welcome is None else self.welcome.feature_codec
 
 
 @dataclass(frozen=True)
@@ -257,9 +258,9 @@ class TargetSession:
     def _ask(self, epoch: int, base_len: int, shape: DraftShape) -> None:
         """DRAFT_REQUEST with the last chunk of the rows below `base_len`, EXTEND with those before it."""
         tag = self._open_tag()
-        features = self._link.wants_features
+        codec = self._link.feature_codec
         last = self._sent
-        while (end := self._store.chunk_end(last, base_len, features)) < base_len:
+        while (end := self._store.chunk_end(last, base_len, codec)) < base_len:
             last = end
         self._send_rows(last)
         self._asked[epoch] = _Asked(base_len, shape, self._link.clock())
@@ -273,17 +274,17 @@ class TargetSession:
                 max_nodes=shape.max_nodes,
                 max_depth=shape.max_depth,
                 branching=shape.branching,
-                features=self._store.features(last, base_len) if features else None,
+                features=self._store.features(last, base_len, codec),
             )
         )
         self._sent = base_len
 
     def _send_rows(self, stop: int) -> None:
         tag = self._open_tag()
-        features = self._link.wants_features
+        codec = self._link.feature_codec
         while self._sent < stop:
-            end = self._store.chunk_end(self._sent, stop, features)
-            rows = self._store.features(self._sent, end) if features else None
+            end = self._store.chunk_end(self._sent, stop, codec)
+            rows = self._store.features(self._sent, end, codec)
             self._link.post(Extend(tag, self._sent, self._store.ids(self._sent, end), rows))
             self._sent = end
 

@@ -25,6 +25,7 @@ from starsd_edge.protocol.codes import (
     VERSION,
 )
 from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.features import CODECS, NO_FEATURES, row_bytes
 from starsd_edge.protocol.messages import (
     MAX_TENSOR_BYTES,
     Close,
@@ -105,9 +106,9 @@ class TargetProtocol:
         Raises:
             ValueError: HELLO names a codec that is not spoken here, or features of which not one row fits a message.
         """
-        if not set(hello.codecs) <= {"f2"}:
-            raise ValueError(f"this target sends float16 features only, not {hello.codecs}")
-        if hello.codecs and not 0 < 2 * hello.feature_width <= MAX_TENSOR_BYTES:
+        if not CODECS.issuperset(hello.codecs):
+            raise ValueError(f"no codecs of features: {hello.codecs}")
+        if not all(0 < row_bytes(codec, hello.feature_width) <= MAX_TENSOR_BYTES for codec in hello.codecs):
             raise ValueError(f"features of width {hello.feature_width} do not fit {MAX_TENSOR_BYTES} bytes per message")
         self._hello = hello
         self._link = TargetLink(hello, clock)
@@ -221,7 +222,7 @@ class TargetProtocol:
             return self._refused(
                 VERSION, f"the hub chose wire version {welcome.version}, which this target does not speak"
             )
-        if welcome.feature_codec not in {"none", *self._hello.codecs}:
+        if welcome.feature_codec not in {NO_FEATURES, *self._hello.codecs}:
             return self._refused(
                 CODEC, f"the hub wants {welcome.feature_codec} features, which this target does not send"
             )

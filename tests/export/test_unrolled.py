@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from starsd_edge.heads.spec import HeadSpec  # noqa: E402
+from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
+from starsd_edge.speculation.tree import DraftShape  # noqa: E402
 from starsd_export.training.unrolled import unroll  # noqa: E402
+from tests.support.random_heads import (  # noqa: E402
+    WIDTH,
+    WatchedEngine,
+    drafter_on,
+    feed,
+    random_head,
+    rows_of_text,
+    tree_of,
+)
 
 ROWS = 7
 STEPS = 4
-
-
-def random_head(kind: str) -> TorchHead:
-    spec = HeadSpec(
-        kind=kind,  # type: ignore[arg-type]
-        hidden_size=24,
-        intermediate_size=40,
-        n_heads=4,
-        n_kv_heads=2,
-        head_dim=8,
-        vocab_size=50,
-        draft_vocab_size=20,
-        rms_norm_eps=1e-5,
-        rope_theta=10000.0,
-        max_positions=64,
-        fc_bias=kind == "eagle",
-    )
-    draw = torch.Generator().manual_seed(3)
-    return TorchHead(
-        spec, {name: torch.randn(shape, generator=draw) * 0.3 for name, shape in spec.tensor_shapes().items()}
-    )
 
 
 def one_row(head: TorchHead, embedded, feature, position: int, keys, values):
@@ -52,8 +42,8 @@ def one_row(head: TorchHead, embedded, feature, position: int, keys, values):
 def test_every_step_of_the_unrolling_is_what_drafting_one_by_one_gives(kind: str) -> None:
     head = random_head(kind)
     draw = torch.Generator().manual_seed(4)
-    embedded = torch.randn((1, ROWS, 24), generator=draw)
-    features = torch.randn((1, ROWS, 24), generator=draw)
+    embedded = torch.randn((1, ROWS, WIDTH), generator=draw)
+    features = torch.randn((1, ROWS, WIDTH), generator=draw)
 
     steps = list(unroll(head, embedded, features, STEPS))
 
@@ -69,3 +59,24 @@ def test_every_step_of_the_unrolling_is_what_drafting_one_by_one_gives(kind: str
                 head, embedded[0, row], predicted, row, guessed_keys, guessed_values
             )
             torch.testing.assert_close(steps[step][0, row], predicted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_the_drafter_gives_the_logits_that_training_sees(kind: str) -> None:
+    """The text goes on with what the drafter guesses, so that both see the same tokens at every depth."""
+    head = random_head(kind)
+    for prefix in range(1, ROWS):
+        engine = WatchedEngine(TorchHeadEngine(head))
+        drafter = drafter_on(engine)
+        ids, features = rows_of_text(ROWS + STEPS)
+        drafter.open(1, 0, 0)
+        feed(drafter, 1, 0, ids[:prefix], features[:prefix])
+        guesses = tree_of(drafter, 1, DraftShape(STEPS, STEPS)).tokens.tolist()
+        drafted = [each.logits[0] for each in engine.passes]
+
+        text = torch.tensor([ids[:prefix] + guesses[: STEPS - 1]])
+        true = torch.from_numpy(features[: text.shape[1]].astype("float32"))[None]
+        trained = unroll(head, torch.nn.functional.embedding(text, head.embed_weight), true, STEPS)
+        rows = [head.logits(step[0, prefix - 1 + number]) for number, step in enumerate(trained)]
+
+        torch.testing.assert_close(torch.stack(rows), torch.from_numpy(np.stack(drafted)), rtol=1e-4, atol=1e-4)

@@ -19,6 +19,7 @@ from tests.support.lossy_star import LossyStar
 from tests.support.wire import VOCAB
 
 MAX_SESSIONS = 5
+CODECS = ["none", "f2", "i1"]
 MISHAPS = ["cut", "notice", "warm", "fail", "restart"]
 WAITS = [0.01, 0.6, 1.1, 31.0]
 
@@ -50,7 +51,7 @@ def a_talking_star(codec: str, sessions: int, dedicated: bool) -> LossyStar:
 
 
 class LossyConversation(RuleBasedStateMachine):
-    @initialize(codec=st.sampled_from(["none", "f2"]), sessions=st.integers(1, MAX_SESSIONS), dedicated=st.booleans())
+    @initialize(codec=st.sampled_from(CODECS), sessions=st.integers(1, MAX_SESSIONS), dedicated=st.booleans())
     def begin(self, codec: str, sessions: int, dedicated: bool) -> None:
         self.star = a_talking_star(codec, sessions, dedicated)
 
@@ -154,7 +155,7 @@ def test_long_walks_over_a_lossy_network_settle_and_meet_every_message() -> None
     for seed in range(300):
         random = np.random.default_rng(seed)
         sessions = int(random.integers(1, MAX_SESSIONS))
-        star = a_talking_star(str(random.choice(["none", "f2"])), sessions, dedicated=seed % 2 == 0)
+        star = a_talking_star(str(random.choice(CODECS)), sessions, dedicated=seed % 2 == 0)
         for _ in range(120):
             step(star, random)
             star.check()
@@ -168,7 +169,7 @@ def test_long_walks_over_a_lossy_network_settle_and_meet_every_message() -> None
 
 
 @pytest.mark.parametrize("dedicated", [False, True])
-@pytest.mark.parametrize("codec", ["none", "f2"])
+@pytest.mark.parametrize("codec", CODECS)
 def test_an_undisturbed_conversation_settles(codec: str, dedicated: bool) -> None:
     star = LossyStar(codec, dedicated)
     for number in range(3):

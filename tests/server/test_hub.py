@@ -48,7 +48,7 @@ class Moody:
 
     kind = "moody"
     fingerprint = "moody"
-    feature_codec = "none"
+    feature_codecs: tuple[str, ...] = ()
 
     def __init__(self, on_draft: Callable[[int], None]) -> None:
         self.on_draft = on_draft

@@ -35,7 +35,7 @@ class FakeDrafter:
     cost: float = 0.25
     kind: str = "fake"
     fingerprint: str = "fake"
-    feature_codec: str = "none"
+    feature_codecs: tuple[str, ...] = ()
     rows: dict[int, int] = field(default_factory=dict)
     on_draft: Callable[[int], None] = lambda session: None
     warm_up_error: Exception | None = None

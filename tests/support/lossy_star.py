@@ -43,7 +43,7 @@ from starsd_edge.protocol.target_side import (
 )
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.port_leases import PortLeases
-from tests.support.wire import VOCAB, WIDTH, a_hello
+from tests.support.wire import VOCAB, WIDTH, a_hello, promised
 
 CONTEXT = 160
 MAX_TREE = 10
@@ -92,7 +92,8 @@ class LossyStar:
         self.codec = codec
         self.dedicated = dedicated
         self.target = TargetProtocol(
-            a_hello(max_tree=MAX_TREE, max_depth=MAX_DEPTH, max_context=CONTEXT, dedicated=True), lambda: self.now
+            a_hello(codecs=["f2", "i1"], max_tree=MAX_TREE, max_depth=MAX_DEPTH, max_context=CONTEXT, dedicated=True),
+            lambda: self.now,
         )
         self.sessions: dict[int, TargetSession] = {}
         self.next_session = 0
@@ -212,7 +213,8 @@ class LossyStar:
                     assert action.rows.features is None
                 else:
                     assert action.rows.features is not None
-                    assert np.array_equal(action.rows.features, true_features(fed.t_first, fed.rows, rows))
+                    sent = promised(true_features(fed.t_first, fed.rows, rows), self.codec)
+                    assert np.array_equal(action.rows.features, sent)
                 fed.rows += rows
             elif isinstance(action, QueueDraft):
                 assert action.base_len == self.fed[action.session].rows

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
+from starsd_edge.protocol.features import read_features, write_features
 from starsd_edge.protocol.hub_side import (
     HubAction,
     HubConnection,
@@ -73,9 +74,16 @@ def some_features(rows: int, first: int = 0, width: int = WIDTH) -> npt.NDArray[
     return (np.arange(first, first + rows, dtype=np.float32)[:, None] + np.arange(width) / 16).astype(np.float16)
 
 
-def a_tensor(values: npt.NDArray[np.float16]) -> Tensor:
+def a_tensor(values: npt.NDArray[np.float16], codec: str = "f2") -> Tensor:
     """Features as they travel."""
-    return Tensor("f2", list(values.shape), memoryview(values.tobytes()))
+    return write_features(np.ascontiguousarray(values), codec)
+
+
+def promised(values: npt.NDArray[np.float16], codec: str) -> npt.NDArray[np.float16]:
+    """What a hub gets of these features."""
+    read = read_features(a_tensor(values, codec), *values.shape, codec)
+    assert read is not None
+    return read
 
 
 def only(kind: type[Kind], things: list[object] | list[HubMessage] | list[HubAction] | list[TargetEvent]) -> Kind:

@@ -55,9 +55,9 @@ class CausalLmDrafter:
         return self._engine.spec.source_fp
 
     @property
-    def feature_codec(self) -> str:
+    def feature_codecs(self) -> tuple[str, ...]:
         """See `Drafter`: ids are enough."""
-        return "none"
+        return ()
 
     def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
         """See `Drafter`: only the tokenizers must be the same; a padded vocabulary may differ in size."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.heads.engine import HeadEngine
+from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.contract import SessionRefusedError
@@ -56,9 +57,9 @@ class EagleDrafter:
         return self._fingerprint
 
     @property
-    def feature_codec(self) -> str:
+    def feature_codecs(self) -> tuple[str, ...]:
         """See `Drafter`."""
-        return "f2"
+        return (FLOAT16, INT8)
 
     @property
     def rows_in_use(self) -> int:

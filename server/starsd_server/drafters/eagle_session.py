@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from starsd_edge.heads.engine import Floats, HeadEngine, HeadStep
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.contract import SessionRefusedError
 from starsd_server.drafters.dynamic_tree import Node, grow_dynamic
 from starsd_server.drafters.spine import Candidates, top_candidates
 
@@ -25,6 +26,7 @@ MAX_GUESSES = 256
 """Rows kept free behind the true ones."""
 _CHUNK = 256
 """Most true rows of one pass."""
+_NOTHING = Candidates(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
 
 
 class EagleSession:
@@ -51,12 +53,18 @@ class EagleSession:
         return self._cache.capacity
 
     def extend(self, ids: npt.NDArray[np.int64], features: Floats) -> None:
-        """Take in true rows: int64 [R] and float32 [R, H]."""
+        """Take in true rows: int64 [R] and float32 [R, H].
+
+        Raises:
+            SessionRefusedError: the head overflows on these features.
+        """
         for start in range(0, len(ids), self._cache.most_at_once):
             chunk = slice(start, start + self._cache.most_at_once)
             step = self._cache.add(ids[chunk], features[chunk])
             self._first = self._candidates(step.logits)[0]
             self._last = step.predicted[-1]
+            if not len(self._first.tokens):
+                raise SessionRefusedError("the head overflows on the target's features: they are not of its model")
 
     def draft(self, shape: DraftShape) -> DraftTree:
         """The tree under the last row's token; the empty one before there is any row."""
@@ -68,8 +76,12 @@ class EagleSession:
         return grow_dynamic(shape, width, self._first, lambda nodes: self._candidates(guesses.expand(nodes)))
 
     def _candidates(self, logits: Floats) -> list[Candidates]:
-        found = [top_candidates(row, MAX_WIDTH) for row in logits]
-        return [Candidates(self._draft_ids[each.tokens], each.scores) for each in found]
+        """Below each row; none where the head has overflown, as it may on the way down from its own predictions."""
+        return [self._likeliest(row) if np.isfinite(row.max()) else _NOTHING for row in logits]
+
+    def _likeliest(self, logits: Floats) -> Candidates:
+        found = top_candidates(logits, MAX_WIDTH)
+        return Candidates(self._draft_ids[found.tokens], found.scores)
 
 
 class _RowCache:
