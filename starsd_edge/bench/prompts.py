@@ -22,15 +22,20 @@ TREATMENT = (
 )
 
 
-def read_messages(path: Path | None) -> list[str]:
-    """The messages of a file, one per line, empty lines and those that begin with # left out; ours for None.
+SHIPPED, HELD_OUT = "prompts.txt", "held_out.txt"
+"""Messages that decoding is timed with, and those that drafters are judged by; no head of ours was trained on them."""
+
+
+def read_messages(path: Path | None, shipped: str = SHIPPED) -> list[str]:
+    """The messages of a file, one per line, empty lines and those that begin with # left out; for None those of a file
+    that is shipped.
 
     Raises:
         UsageError: the file cannot be read or holds no message.
     """
     name = "the shipped prompts" if path is None else str(path)
     try:
-        text = (resources.files(__package__) / "prompts.txt" if path is None else path).read_text(encoding="utf-8")
+        text = (resources.files(__package__) / shipped if path is None else path).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the prompts in {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

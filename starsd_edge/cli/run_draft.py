@@ -138,37 +138,13 @@ def _registry(options: RunDraftOptions) -> DrafterRegistry:
 
 
 def _drafter(options: RunDraftOptions, path: Path) -> Drafter:
-    """What the bundle is for, unless another drafter was asked for."""
-    from starsd_edge.bundles.bundle import bundle_kind
-    from starsd_edge.heads.draft_bundle import DRAFT_KIND
+    from starsd_edge.cli.drafters import open_drafter
 
-    kind = DrafterKind.EAGLE if bundle_kind(path) == DRAFT_KIND else DrafterKind.CAUSAL_LM
-    if options.drafter not in (None, kind):
-        raise UsageError(f"{path} is a bundle for --drafter {kind.value}: leave --drafter out")
     log.info("loading %s", path.name)
-    make = _eagle if kind is DrafterKind.EAGLE else _causal_lm
-    return make(path, options.max_sessions, options.threads)
-
-
-def _eagle(path: Path, max_sessions: int, threads: int | None) -> Drafter:
-    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle, open_head
-    from starsd_server.drafters.eagle import EagleDrafter
-
-    bundle = load_draft_bundle(path)
-    manifest = bundle.manifest
-    head = open_head(bundle, threads)
-    return EagleDrafter(head, draft_ids(bundle), manifest.fingerprint, manifest.accepts, max_sessions)
-
-
-def _causal_lm(path: Path, max_sessions: int, threads: int | None) -> Drafter:
-    from starsd_edge.bundles.bundle import load_bundle
-    from starsd_edge.runtime.loading import open_engine
-    from starsd_server.drafters.causal_lm import CausalLmDrafter
-
-    bundle = load_bundle(path)
-    manifest = bundle.manifest
-    engine = open_engine(bundle, threads=threads)
-    return CausalLmDrafter(engine, manifest.fingerprints.tokenizer_fp, manifest.model.tokenizer_size, max_sessions)
+    drafter = open_drafter(path, options.max_sessions, options.threads)
+    if options.drafter is not None and options.drafter.value != drafter.kind:
+        raise UsageError(f"{path} is a bundle for --drafter {drafter.kind}: leave --drafter out")
+    return drafter
 
 
 def _url(address: tuple[str, int]) -> str:
