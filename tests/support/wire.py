@@ -125,6 +125,8 @@ class HubUnderTest:
     limits: HubLimits = field(default_factory=HubLimits)
     choose: Callable[[Hello], Offer | Refusal] | None = None
     own_port: Callable[[str], OwnPort | Refusal] | None = None
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Bytes of features that wait for the drafter, per key."""
     now: float = 100.0
     done: list[HubAction] = field(default_factory=list)
     """Actions other than Send, in order."""
@@ -132,7 +134,10 @@ class HubUnderTest:
     def __post_init__(self) -> None:
         self._tags = 0
         choose = self.choose or (lambda _: Offer("ngram", "fp", self.codec))
-        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port)
+        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port, self._waiting)
+
+    def _waiting(self, owner: str) -> int:
+        return self.waiting.get(owner, 0)
 
     def _new_tag(self) -> bytes:
         self._tags += 1
