@@ -71,7 +71,7 @@ class HubOptions:
     features: Annotated[
         FeatureForm,
         typer.Option(
-            help="How features travel to a hub that drafts with a head: int8 takes half the bytes of fp16; auto lets the "
+            help="How features travel to a hub that drafts with a head: int8 takes half the bytes; auto lets the "
             "hub choose."
         ),
     ] = FeatureForm.AUTO
