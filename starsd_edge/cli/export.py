@@ -36,10 +36,11 @@ class ExportCommandOptions:
     ] = None
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
     draft_head: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
+            metavar="DIRECTORY",
             help="Instead, make a draft bundle for hubs: this head, of `train-draft` or published, with what it needs "
-            "of the model.",
+            "of the model; shipped takes the one that comes with this program.",
             show_default=False,
         ),
     ] = None
@@ -93,7 +94,7 @@ def _export_model(options: ExportCommandOptions, source: Path) -> None:
         typer.echo(f"note: {note}", err=True)
 
 
-def _export_head(options: ExportCommandOptions, source: Path, head: Path) -> None:
+def _export_head(options: ExportCommandOptions, source: Path, head: str) -> None:
     from starsd_export.draft_heads.bundle import export_draft_bundle
 
     weights = options.weights or "int8"

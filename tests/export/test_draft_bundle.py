@@ -56,7 +56,7 @@ def head(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(target: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -> DraftBundle:
-    return export_draft_bundle(target, head, tmp_path_factory.mktemp("bundles") / "fp32", "fp32")
+    return export_draft_bundle(target, str(head), tmp_path_factory.mktemp("bundles") / "fp32", "fp32")
 
 
 def inputs(width: int) -> tuple[np.ndarray, ...]:
@@ -77,7 +77,7 @@ def inputs(width: int) -> tuple[np.ndarray, ...]:
 def test_the_bundles_head_is_the_trained_one_with_the_targets_rows(
     target: Path, head: Path, tmp_path: Path, weights: str, bound: float
 ) -> None:
-    made = export_draft_bundle(target, head, tmp_path / "made", weights)
+    made = export_draft_bundle(target, str(head), tmp_path / "made", weights)
     trained, model = read_trained(head), tiny_model()
     rows = model.get_input_embeddings().weight.detach()
     tensors = {**trained.tensors, "embed.weight": rows, "lm_head.weight": rows[trained.draft_ids]}
@@ -94,13 +94,13 @@ def test_the_bundles_head_is_the_trained_one_with_the_targets_rows(
 def test_a_head_for_another_target_is_refused(head: Path, tmp_path: Path) -> None:
     other = write_safetensors(tmp_path / "other", seed=7)
     with pytest.raises(UsageError, match="trained for the features of another model"):
-        export_draft_bundle(other, head, tmp_path / "made")
+        export_draft_bundle(other, str(head), tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
 def test_a_published_head_drafts_for_the_target_it_fits(target: Path, head: Path, tmp_path: Path) -> None:
     write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
-    made = export_draft_bundle(target, tmp_path / "public", tmp_path / "made", "fp32")
+    made = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")
     whole = made.manifest.spec.vocab_size
     assert draft_ids(made).tolist() == list(range(whole))  # the public layout knows no smaller vocabulary
     assert made.manifest.trained["published"] == "public"
@@ -111,12 +111,12 @@ def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, 
     write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
     wide = write_safetensors(tmp_path / "wide", hidden_size=96)
     with pytest.raises(UsageError, match=r"model of width 64 .* this one has 96"):
-        export_draft_bundle(wide, tmp_path / "public", tmp_path / "made")
+        export_draft_bundle(wide, str(tmp_path / "public"), tmp_path / "made")
 
 
 @pytest.mark.parametrize("name", ["head.onnx", "head.onnx.data", "embedding.npy", "draft_ids.npy"])
 def test_a_missing_or_altered_file_is_named(target: Path, head: Path, tmp_path: Path, name: str) -> None:
-    path = export_draft_bundle(target, head, tmp_path / "made", "fp32").path
+    path = export_draft_bundle(target, str(head), tmp_path / "made", "fp32").path
     whole = (path / name).read_bytes()
     (path / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(BundleError, match=name):
@@ -138,4 +138,4 @@ def test_a_damaged_record_of_a_head_is_one_line(target: Path, head: Path, tmp_pa
     record["spec"]["n_heads"] = "four"
     (tmp_path / HEAD_JSON).write_text(json.dumps(record))
     with pytest.raises(UsageError, match="holds no head that can be read"):
-        export_draft_bundle(target, tmp_path, tmp_path / "made")
+        export_draft_bundle(target, str(tmp_path), tmp_path / "made")

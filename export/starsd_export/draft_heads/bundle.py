@@ -32,12 +32,15 @@ from starsd_export.draft_heads.public_write import write_public_head
 from starsd_export.draft_heads.trained import HeadRecord, TrainedHead, is_trained_head, read_trained
 from starsd_export.pipeline import require_replaceable, versions
 
+SHIPPED = "shipped"
+"""In place of a directory: the head of ours that was trained for the target's model."""
+_SHIPPED_HEADS = Path(__file__).parent / "shipped"
 DRAFT_STEPS = ("reading the head", "loading the target's weights", "tracing the head", "writing")
 
 
 def export_draft_bundle(
     source: Path,
-    head_directory: Path,
+    head: str,
     destination: Path,
     weights: str = "int8",
     progress: Callable[[str], None] = lambda step: None,
@@ -46,7 +49,7 @@ def export_draft_bundle(
 
     Args:
         source: the target's checkpoint.
-        head_directory: what `train-draft` wrote, or a published EAGLE-1 or EAGLE-2 head.
+        head: directory of a head that `train-draft` wrote, or of a published EAGLE-1 or EAGLE-2 head; or `SHIPPED`.
         weights: "int8" (by blocks) or "fp32".
 
     Raises:
@@ -57,15 +60,15 @@ def export_draft_bundle(
     require_replaceable(destination)
     progress(DRAFT_STEPS[0])
     checkpoint = open_checkpoint(source)
-    trained = _read_head(head_directory, checkpoint)
+    trained = _shipped_head(checkpoint) if head == SHIPPED else _read_head(Path(head), checkpoint)
     spec = trained.record.spec
     progress(DRAFT_STEPS[1])
     model = checkpoint.load()
     embedding = model.get_input_embeddings().weight.detach()
     output = model.get_output_embeddings().weight.detach()[trained.draft_ids]
     progress(DRAFT_STEPS[2])
-    head = TorchHead(spec, {"embed.weight": embedding, "lm_head.weight": output, **trained.tensors})
-    graph = trace_head(head, int8=weights == "int8")
+    whole = TorchHead(spec, {"embed.weight": embedding, "lm_head.weight": output, **trained.tensors})
+    graph = trace_head(whole, int8=weights == "int8")
     progress(DRAFT_STEPS[3])
     with staged_directory(destination) as staging:
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=f"{GRAPH_NAME}.data")
@@ -76,7 +79,7 @@ def export_draft_bundle(
             kind=DRAFT_KIND,
             name=destination.name,
             created_by=versions(),
-            source=f"{head_directory.resolve().name} for {checkpoint.name}",
+            source=f"{head if head == SHIPPED else Path(head).resolve().name} for {checkpoint.name}",
             licence=checkpoint.licence,
             spec=spec,
             weights="int8" if weights == "int8" else "fp32",
@@ -97,12 +100,30 @@ def write_public(checkpoint: Checkpoint, head: TrainedHead, directory: Path) -> 
     write_public_head(directory, head.record.spec, tensors, ids)
 
 
+def _shipped_head(checkpoint: Checkpoint) -> TrainedHead:
+    """The head in this program that was trained for a checkpoint."""
+    wanted = _feature_fp(checkpoint)
+    names = []
+    for directory in sorted(path for path in _SHIPPED_HEADS.iterdir() if is_trained_head(path)):
+        head = read_trained(directory)
+        if head.record.feature_fp == wanted:
+            return head
+        names.append(directory.name)
+    raise UsageError(
+        f"no head for {checkpoint.name} comes with this program (there is one for {', '.join(names)}): train one with "
+        "`starsd-edge train-draft`"
+    )
+
+
+def _feature_fp(checkpoint: Checkpoint) -> str:
+    return feature_fingerprint(checkpoint.source_fp, "last_hidden", checkpoint.config.hidden_size)
+
+
 def _read_head(directory: Path, checkpoint: Checkpoint) -> TrainedHead:
     """A head of ours, which says what it was trained for, or a published one, which does not."""
-    config = checkpoint.config
-    feature_fp = feature_fingerprint(checkpoint.source_fp, "last_hidden", config.hidden_size)
+    feature_fp = _feature_fp(checkpoint)
     if not is_trained_head(directory):
-        return _read_published(directory, config, feature_fp)
+        return _read_published(directory, checkpoint.config, feature_fp)
     head = read_trained(directory)
     if head.record.feature_fp != feature_fp:
         raise UsageError(
