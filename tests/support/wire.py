@@ -186,9 +186,9 @@ class Clock:
 class TargetUnderTest:
     """A target whose hub is played by the test, message by message."""
 
-    def __init__(self, **hello: object) -> None:
+    def __init__(self, window: int | None = None, **hello: object) -> None:
         self.clock = Clock()
-        self.protocol = TargetProtocol(a_hello(**hello), self.clock)
+        self.protocol = TargetProtocol(a_hello(**hello), self.clock, window)
 
     def connect(self, welcome: Welcome | None = None, ready: bool = True) -> list[TargetEvent]:
         """Connect and be welcomed; the events, the frames sent so far thrown away up to HELLO."""
