@@ -26,7 +26,7 @@ SHAPES = [DraftShape(24, depth, k) for k in (1, 2, 4, 8) for depth in range(1, 7
 @pytest.fixture(scope="module", params=KINDS)
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadEngine]:
     """One head under torch, under ONNX Runtime, and there with int8 weights."""
-    head = random_head(request.param)
+    head = random_head(request.param, max_positions=2048)
     engines: dict[str, HeadEngine] = {"torch": TorchHeadEngine(head)}
     folder = tmp_path_factory.mktemp(request.param)
     for name, int8 in (("fp32", False), ("int8", True)):
@@ -64,15 +64,27 @@ def test_onnx_grows_the_trees_of_torch_over_ragged_rounds(engines: dict[str, Hea
 def test_logits_of_an_onnx_engine_are_near_those_of_torch(
     engines: dict[str, HeadEngine], name: str, least: float, most: float
 ) -> None:
-    """Differences as a share of the spread of the logits: int8 rounds weights and activations to 1 in 127."""
-    reference, ours = WatchedEngine(engines["torch"]), WatchedEngine(engines[name])
-    for seed in range(10):
-        ids, features = rows_of_text(5 + 3 * seed, seed=seed)
-        for engine in (reference, ours):
-            drafter = drafter_on(engine)
+    """int8 rounds weights and activations to 1 in 127."""
+    assert least <= difference(engines["torch"], engines[name]) < most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "least", "most"), [("float16", 1e-5, 3e-3), ("bfloat16", 1e-4, 0.03)])
+def test_logits_of_a_narrower_torch_head_are_near_those_of_the_wide_one(
+    kind: str, dtype: str, least: float, most: float
+) -> None:
+    narrow = TorchHeadEngine(random_head(kind, dtype=getattr(torch, dtype), max_positions=2048))
+    assert least <= difference(TorchHeadEngine(random_head(kind, max_positions=2048)), narrow) < most
+
+
+def difference(reference: HeadEngine, engine: HeadEngine) -> float:
+    """Of the logits below the last row of texts of up to 1,000 rows, as a share of their spread."""
+    logits = []
+    for each in (WatchedEngine(reference), WatchedEngine(engine)):
+        for seed, rows in enumerate((1, 2, 5, 8, 13, 40, 64, 65, 200, 1000)):
+            drafter = drafter_on(each)
             drafter.open(1, 0, 0)
-            feed(drafter, 1, 0, ids, features)
-    true = np.concatenate([each.logits for each in reference.passes])
-    near = np.concatenate([each.logits for each in ours.passes])
-    difference = np.sqrt(np.mean((near - true) ** 2)) / true.std()
-    assert least <= difference < most
+            feed(drafter, 1, 0, *rows_of_text(rows, seed=seed))
+        logits.append(np.concatenate([one.logits for one in each.passes]))
+    true, near = logits
+    return float(np.sqrt(np.mean((near - true) ** 2)) / true.std())

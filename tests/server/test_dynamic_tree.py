@@ -178,6 +178,18 @@ def test_equal_scores_keep_parents_before_children_and_the_lowest_ids() -> None:
     assert paths_of(tree) == [(0,), (0, 0), (0, 1), (1,), (2,)]
 
 
+def test_where_children_score_as_much_as_their_parents_no_child_stays_without_its_own() -> None:
+    """Two equal tokens, each with a child of probability 1: four equal scores for three places."""
+
+    def logits(path: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        row = np.full(4, -1e4, dtype=np.float32)
+        row[[0, 1] if not path else [2]] = 1e4
+        return row
+
+    tree = Grower(logits, 4).grow(DraftShape(3, 3, 4), WIDE)
+    assert paths_of(tree) == [(0,), (0, 2), (1,)]
+
+
 @pytest.mark.parametrize("shape", [DraftShape(0, 3, 2), DraftShape(5, 0, 2), DraftShape(5, 3, 0)])
 def test_where_nothing_may_be_kept_nothing_is_expanded(shape: DraftShape) -> None:
     grower = Grower(random_model(1, 9), 9)

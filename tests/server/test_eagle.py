@@ -285,7 +285,7 @@ def test_a_chain_is_as_deep_as_there_is_room_for_guesses() -> None:
 
 
 def test_a_head_that_runs_away_from_its_own_predictions_stops_there_and_the_session_goes_on() -> None:
-    engine = TorchHeadEngine(random_head().half())
+    engine = TorchHeadEngine(random_head(dtype=torch.float16))
     with torch.no_grad():
         engine._head.fc_weight.mul_(20)
     drafter = drafter_on(engine)
@@ -323,7 +323,7 @@ def test_rows_that_the_head_cannot_take_are_refused_in_one_line(
 
 def test_features_beyond_what_the_head_can_count_cost_their_session_only() -> None:
     """A head of float16 overflows where the features are still finite."""
-    engine = TorchHeadEngine(random_head().half())
+    engine = TorchHeadEngine(random_head(dtype=torch.float16))
     with torch.no_grad():
         engine._head.fc_weight.mul_(4)
     drafter = drafter_on(engine)

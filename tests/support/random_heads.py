@@ -22,8 +22,8 @@ DRAFT_VOCAB = 20
 FEATURE_FP = "f" * 64
 
 
-def random_head(kind: str = "eagle", seed: int = 3, **changes: object) -> TorchHead:
-    """A head of either kind, float32."""
+def random_head(kind: str = "eagle", seed: int = 3, dtype: torch.dtype = torch.float32, **changes: object) -> TorchHead:
+    """A head of either kind."""
     fields: dict[str, object] = {
         "kind": kind,
         "hidden_size": WIDTH,
@@ -40,7 +40,7 @@ def random_head(kind: str = "eagle", seed: int = 3, **changes: object) -> TorchH
     }
     spec = HeadSpec(**(fields | changes))  # type: ignore[arg-type]
     draw = torch.Generator().manual_seed(seed)
-    return TorchHead(spec, {name: _tensor(name, shape, draw) for name, shape in spec.tensor_shapes().items()})
+    return TorchHead(spec, {name: _tensor(name, shape, draw).to(dtype) for name, shape in spec.tensor_shapes().items()})
 
 
 def _tensor(name: str, shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:
