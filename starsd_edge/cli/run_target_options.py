@@ -75,6 +75,14 @@ class HubOptions:
             "hub choose."
         ),
     ] = FeatureForm.AUTO
+    draft_window: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Show the hub only so many of the last tokens of a text; less goes up, and less is foreseen.",
+            show_default=False,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.hub is None and (self.require_hub or self.token_file is not None):

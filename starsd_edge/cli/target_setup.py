@@ -167,7 +167,7 @@ def _hub_link(address: HubAddress, target: Target, options: HubOptions, request:
     from starsd_jetson.hub_link import HubLink
 
     hello = target.hello(options.name, request.shape, request.context, options.features.value)
-    return HubLink(address, hello, notices, time.monotonic, random.random)
+    return HubLink(address, hello, notices, time.monotonic, random.random, options.draft_window)
 
 
 def _wait_for_hub(link: HubLink, options: HubOptions) -> None:
