@@ -61,14 +61,14 @@ class DraftsBench:
         """Decode the texts, then draft along them."""
         from starsd_edge.bundles.bundle import load_bundle
         from starsd_edge.bundles.cache import find_bundle
-        from starsd_edge.cli.drafters import open_drafter
+        from starsd_edge.cli.drafters import open_drafters
         from starsd_jetson.target import Target
 
         options = self._options
         self._progress("loading the target")
         target = Target.open(load_bundle(find_bundle(options.bundle)), "cpu", options.threads)
         self._progress("loading the drafter")
-        drafter = open_drafter(find_bundle(options.draft), max_sessions=1, threads=options.threads)
+        (drafter,) = open_drafters([find_bundle(options.draft)], max_sessions=1, threads=options.threads)
         _require_fit(drafter, target)
         messages = read_messages(options.prompts, HELD_OUT)[: options.limit]
         rows: list[Row] = []

@@ -47,13 +47,14 @@ class RunDraftOptions:
     """The options of the command."""
 
     bundle: Annotated[
-        str | None,
+        tuple[str, ...],
         typer.Argument(
-            help="Bundle of the draft model or head: a directory, or a name in the cache.",
+            help="Bundle of a draft model or head: a directory, or a name in the cache. Of several, a target gets the "
+            "first that fits.",
             autocompletion=bundle_names,
             show_default=False,
         ),
-    ] = None
+    ] = ()
     drafter: Annotated[DrafterKind | None, typer.Option(help="Default: what the BUNDLE is for; ngram without one.")] = (
         None
     )
@@ -112,7 +113,7 @@ def run_draft(options: RunDraftOptions) -> None:
         settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
         with bind(options.host, options.port, has_token=token is not None) as sock:
             registry = _registry(options)
-            line = f"listening on {_url(sock.getsockname())} drafter={registry.drafters[0].kind}"
+            line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
@@ -127,24 +128,25 @@ def _own_ports(options: RunDraftOptions) -> range | None:
 
 
 def _registry(options: RunDraftOptions) -> DrafterRegistry:
-    from starsd_edge.bundles.cache import find_bundle
     from starsd_server.drafters.ngram import NgramDrafter
     from starsd_server.drafters.registry import DrafterRegistry
 
     fallback = NgramDrafter(options.max_sessions)
     if not options.bundle:
         return DrafterRegistry([fallback], fallback, options.require_drafter)
-    return DrafterRegistry([_drafter(options, find_bundle(options.bundle))], fallback, options.require_drafter)
+    return DrafterRegistry(_drafters(options), fallback, options.require_drafter)
 
 
-def _drafter(options: RunDraftOptions, path: Path) -> Drafter:
-    from starsd_edge.cli.drafters import open_drafter
+def _drafters(options: RunDraftOptions) -> list[Drafter]:
+    from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.cli.drafters import drafter_kind, open_drafters
 
-    log.info("loading %s", path.name)
-    drafter = open_drafter(path, options.max_sessions, options.threads)
-    if options.drafter is not None and options.drafter.value != drafter.kind:
-        raise UsageError(f"{path} is a bundle for --drafter {drafter.kind}: leave --drafter out")
-    return drafter
+    paths = [find_bundle(bundle) for bundle in options.bundle]
+    for path in paths:
+        if options.drafter is not None and options.drafter.value != drafter_kind(path):
+            raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
+    log.info("loading %s", ", ".join(path.name for path in paths))
+    return open_drafters(paths, options.max_sessions, options.threads)
 
 
 def _url(address: tuple[str, int]) -> str:

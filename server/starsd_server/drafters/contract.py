@@ -23,7 +23,7 @@ class Drafter(Protocol):
 
     @property
     def kind(self) -> str:
-        """ "ngram", "causal-lm" or "eagle"."""
+        """ "ngram", "causal-lm" or "eagle", with a number where a hub has several of a kind: its name on this hub."""
 
     @property
     def fingerprint(self) -> str:

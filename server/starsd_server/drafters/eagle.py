@@ -29,6 +29,7 @@ class EagleDrafter:
         fingerprint: of the head.
         accepts: fingerprints of the features that it was trained on.
         max_sessions: sessions it holds rows for at once.
+        name: what the hub calls it, where it has several of a kind.
     """
 
     def __init__(
@@ -38,18 +39,20 @@ class EagleDrafter:
         fingerprint: str,
         accepts: Collection[str],
         max_sessions: int,
+        name: str = EAGLE,
     ) -> None:
         self._engine = engine
         self._draft_ids = draft_ids
         self._fingerprint = fingerprint
         self._accepts = frozenset(accepts)
         self._max_sessions = max_sessions
+        self._name = name
         self._sessions: dict[int, EagleSession] = {}
 
     @property
     def kind(self) -> str:
         """See `Drafter`."""
-        return EAGLE
+        return self._name
 
     @property
     def fingerprint(self) -> str:
@@ -83,7 +86,7 @@ class EagleDrafter:
         """See `Drafter`."""
         if len(self._sessions) >= self._max_sessions:
             raise SessionRefusedError(
-                f"the hub's {EAGLE} drafter holds {self._max_sessions} sessions, its limit: "
+                f"the hub's {self._name} drafter holds {self._max_sessions} sessions, its limit: "
                 "try again later, or start the hub with a larger --max-sessions"
             )
         self._sessions[session] = EagleSession(self._engine, self._draft_ids)

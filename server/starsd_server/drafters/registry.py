@@ -33,6 +33,11 @@ class DrafterRegistry:
         fallback = [] if self._fallback in self._preferred else [self._fallback]
         return [*self._preferred, *fallback]
 
+    @property
+    def names(self) -> str:
+        """Those that targets are offered first, for people."""
+        return ",".join(drafter.kind for drafter in self._preferred)
+
     def offer(self, hello: Hello) -> Offer | Refusal:
         """The first drafter that fits this target; else the fallback with a line that says why and what mends it."""
         reasons: list[str] = []
