@@ -19,8 +19,8 @@ test_other_pythons() {
     if [ ${#ready[@]} -eq 0 ]; then
         return
     fi
-    export STARSD_TINY_BUNDLES=$PWD/.cache/tiny-bundles
-    step "$VENV/bin/python" -m tests.support.tiny_bundles "$STARSD_TINY_BUNDLES"
+    export TINY_BUNDLES=$PWD/.cache/tiny-bundles
+    step "$VENV/bin/python" -m tests.support.tiny_bundles "$TINY_BUNDLES"
     for version in "${ready[@]}"; do
         # Not the exporter's tests, nor those of distributions, whose numbers no version of Python changes.
         step "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" \

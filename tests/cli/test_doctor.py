@@ -86,7 +86,7 @@ def test_every_bundle_of_the_cache_is_run(doctor: Doctor) -> None:
     doctor.add_bundle("two")
     out = doctor.run().out
     for name in ("one", "two"):
-        assert f"{name}: 2 files whole" in out
+        assert f"{name}: 3 files whole" in out
         assert f"{name}: ran, " in out
     assert "same bits as steps" in " ".join(out.split())
 
