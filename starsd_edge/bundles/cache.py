@@ -3,6 +3,7 @@
 $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     models/<name>/     checkpoints fetched by `pull`
     bundles/<name>/    what `export` wrote
+    verify-curves/     what `doctor --network` measured
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def cache_dir() -> Path:
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _expanded(chosen).absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     if Path(xdg).is_absolute():  # the XDG rules say to ignore a relative one
         return Path(xdg) / "starsd-edge"
@@ -53,7 +54,7 @@ def find_bundle(name_or_path: str) -> Path:
     Raises:
         BundleError: there is no bundle of that name and no directory there.
     """
-    path = Path(name_or_path).expanduser()
+    path = _expanded(name_or_path)
     if path.is_dir() and (_is_written_as_path(name_or_path) or (path / MANIFEST_NAME).exists()):
         return path
     if _is_written_as_path(name_or_path):
@@ -70,6 +71,11 @@ def bundle_names() -> list[str]:
     return sorted(
         path.parent.name for path in bundles_dir().glob(f"*/{MANIFEST_NAME}") if not path.parent.name.startswith(".")
     )
+
+
+def _expanded(path: str) -> Path:
+    """With a home directory in the place of its ~; as it is where nobody knows that directory."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (unlike Path's, it does not mind an unknown home)
 
 
 def _is_written_as_path(text: str) -> bool:

@@ -149,6 +149,25 @@ def test_paths_in_a_file_are_meant_from_where_it_is(
     assert shown(cli, "monitor", "--config", file)["token-file"][0] == "/home/someone/hub.token"
 
 
+def test_a_home_that_nobody_knows_makes_a_file_that_is_not_there(
+    cli: CommandLine, target: LetterTarget, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("--hub", "ws://desk:8317", *PROMPT)
+    monkeypatch.setenv("STARSD_RUN_TARGET_TOKEN_FILE", "~no-such-user/hub.token")
+    assert "~no-such-user/hub.token cannot be read" in cli.refused("run-target", target.bundle, *given)
+    monkeypatch.delenv("STARSD_RUN_TARGET_TOKEN_FILE")
+    file.write_text('[run-target]\ntoken-file = "~no-such-user/hub.token"\n')
+    assert "hub.token cannot be read" in cli.refused("--config", file, "run-target", target.bundle, *given)
+
+
+def test_an_empty_hub_undoes_that_of_a_file(cli: CommandLine, file: Path) -> None:
+    file.write_text('[doctor]\nhub = "ws://desk:8317"\nnetwork = ""\njson = true\n')
+    refused = cli.refused("--config", file, "doctor", "--network", "ws://127.0.0.1:9")
+    assert "leave out --hub" in refused
+    there = cli("--config", file, "doctor", "--network", "ws://127.0.0.1:9", "--hub", "", "--bundle", "nowhere")
+    assert "no bundle named 'nowhere'" in there.err
+
+
 # What is shown.
 
 

@@ -145,3 +145,12 @@ def test_no_two_options_of_a_command_share_a_key_and_every_one_has_help(command:
     keys = [field.key for field in option_fields(kind)]
     assert len(set(keys)) == len(keys)
     assert all(parameter.help for parameter in typer_command.params)
+
+
+@pytest.mark.parametrize("command", commands_with_options(), ids=lambda each: ".".join(each[0]))
+def test_every_flag_can_be_undone(command: Any) -> None:
+    path, typer_command, kind = command
+    flags = {field.name for field in option_fields(kind) if field.type is bool}
+    for parameter in typer_command.params:
+        if parameter.name in flags:
+            assert parameter.secondary_opts, f"{' '.join(path)} {parameter.opts[0]}"
