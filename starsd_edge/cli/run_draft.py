@@ -145,8 +145,9 @@ def _drafters(options: RunDraftOptions) -> list[Drafter]:
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    log.info("loading %s", ", ".join(path.name for path in paths))
-    return open_drafters(paths, options.max_sessions, options.threads)
+    drafters = open_drafters(paths, options.max_sessions, options.threads)
+    log.info("loaded %s", ", ".join(path.name for path in paths))
+    return drafters
 
 
 def _url(address: tuple[str, int]) -> str:

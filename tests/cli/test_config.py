@@ -209,8 +209,11 @@ def test_show_tells_the_place_of_a_token_and_never_the_token(
 
 def test_show_takes_a_command_of_two_words_and_a_whole_group(cli: CommandLine) -> None:
     whole = cli("config", "show", "bench").out
-    assert whole.startswith("[bench.decode]\n")
-    assert cli("config", "show", "bench", "decode").out == whole
+    one, other = (cli("config", "show", "bench", name).out for name in ("decode", "drafts"))
+    assert one.startswith("[bench.decode]\n")
+    assert other.startswith("[bench.drafts]\n")
+    assert one.strip() in whole
+    assert other.strip() in whole
     assert cli("config", "show", "bench.decode").out == whole
     assert "no command 'benhc' has options" in cli.refused("config", "show", "benhc")
 
