@@ -323,6 +323,16 @@ async def test_a_range_of_which_no_port_can_be_had_is_said_at_the_start() -> Non
             await hub.start(main)
 
 
+async def test_the_main_port_is_nobodys_own() -> None:
+    fallback = NgramDrafter(8)
+    with bind("127.0.0.1", 0, has_token=False) as main:
+        port = main.getsockname()[1]
+        settings = HubSettings(DoorSettings(own_ports=range(port, port + 1)))
+        hub = Hub(DrafterRegistry([fallback], fallback, required=False), settings, time.monotonic)
+        with pytest.raises(UsageError, match=rf"--port-range {port}-{port} can be had .*: it is the main port"):
+            await hub.start(main)
+
+
 async def test_a_target_that_knows_nothing_of_own_ports_is_served_where_it_comes_in() -> None:
     async with dedicated_hub() as hub, hub.client() as client:
         assert (await client.introduce()).port == 0
