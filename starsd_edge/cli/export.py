@@ -66,10 +66,8 @@ def export(options: ExportCommandOptions) -> None:
     size = sum(file.stat().st_size for file in bundle.path.iterdir())
     worst = max(bundle.manifest.parity.values())
     typer.echo(bundle.path)
-    typer.echo(
-        f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}; parity with "
-        f"transformers: within {worst:.1e}, chains bit for bit"
-    )
+    typer.echo(f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    typer.echo(f"parity with transformers: within {worst:.1e}, chains bit for bit")
     for note in bundle.manifest.notes:
         typer.echo(f"note: {note}", err=True)
 
