@@ -26,7 +26,7 @@ PYTHON
 prepare_environment run
 export HF_HUB_OFFLINE=1 # nothing here asks a model hub for anything
 
-echo "The default model, SmolLM2-135M-Instruct (93 MB, fetched once):"
+echo "The default model, SmolLM2-135M-Instruct (a download of 93 MB, once):"
 starsd pull $MODEL
 # The targets run the fp32 bundle; the hub drafts with the smaller int8 one.
 for weights in fp32 int8; do

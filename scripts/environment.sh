@@ -71,9 +71,10 @@ find_python() {
 say_what_is_downloaded() {
     cat <<'TEXT'
 Installing with pip, from the index that your pip is configured for:
-  torch 2.13.0    about 200 MB where the index offers the CPU build, which is all that is needed here;
-                  the CUDA build that other indexes deliver is about 3 GB with its libraries
-  the rest        about 100 MB (transformers, onnx, onnxruntime, numpy, tokenizers, websockets, ...)
+  torch 2.13.0    about 200 MB where the index offers the CPU build, which is all
+                  that is needed here; the CUDA build that other indexes deliver
+                  is about 3 GB with its libraries
+  the rest        about 100 MB (transformers, onnx, onnxruntime, numpy, ...)
 TEXT
     if [ "$1" = test ]; then
         echo "  test tools      about 60 MB (pytest, hypothesis, scipy, mypy, ruff, ...)"

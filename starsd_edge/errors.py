@@ -6,6 +6,9 @@ The command line prints that line and exits with `exit_code`; anything else is a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
 
 class StarsdError(Exception):
     """A failure with one clear line for the user."""
@@ -25,3 +28,13 @@ class BundleError(StarsdError):
 
 class EngineError(StarsdError):
     """An engine cannot be opened or cannot do what was asked of it (capacity, tree size)."""
+
+
+def did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
+    """The end of a line about an unknown name: ": did you mean NAME?", or "" where none is like it.
+
+    Args:
+        written: how a name is shown.
+    """
+    near = " or ".join(written(each) for each in get_close_matches(name, list(known), n=2))
+    return f": did you mean {near}?" if near else ""

@@ -18,6 +18,7 @@ from starsd_export.gguf_tensors import read_rope_factors, read_tensors
 from starsd_export.gguf_tokenizer import begins_with_bos, build_tokenizer
 
 _ARCHITECTURE = "general.architecture"
+_MAGIC = b"GGUF"
 
 
 class GgufSource:
@@ -30,6 +31,7 @@ class GgufSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            _require_magic(path)
             # The reader maps the file and builds a view per tensor, so a file that was cut short fails here.
             self._reader = gguf.GGUFReader(path)
         except (ValueError, IndexError, KeyError, OSError, OverflowError, UnicodeDecodeError) as error:
@@ -112,3 +114,10 @@ class GgufSource:
     def rope_factors(self) -> torch.Tensor | None:
         """By what the frequencies of RoPE are divided, or None."""
         return read_rope_factors(self._path, self._reader.tensors)
+
+
+def _require_magic(path: Path) -> None:
+    """The library finds out too late, in what it takes for tensors."""
+    with path.open("rb") as stream:
+        if stream.read(len(_MAGIC)) != _MAGIC:
+            raise UsageError(f"{path} is no GGUF file: give one, or a directory with config.json and safetensors")

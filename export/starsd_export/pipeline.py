@@ -62,9 +62,9 @@ class ExportOptions:
     source: str | None = None
 
     def __post_init__(self) -> None:
-        for value, known in ((self.weights, WEIGHTS), (self.kv_dtype, KV_DTYPES)):
+        for option, value, known in (("--weights", self.weights, WEIGHTS), ("--kv", self.kv_dtype, KV_DTYPES)):
             if value not in known:
-                raise UsageError(f"no such kind of bundle: {value!r} (there is {', '.join(known)})")
+                raise UsageError(f"no such kind of bundle: {option} is {' or '.join(known)}, not {value!r}")
 
 
 def export_bundle(

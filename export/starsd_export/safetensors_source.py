@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 from safetensors import SafetensorError, safe_open
 
+from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
 
@@ -33,6 +34,8 @@ class SafetensorsSource:
         self._path = path
         if (path / "adapter_config.json").exists():
             raise UsageError(f"{path} holds an adapter and not a whole model: merge it into its model first")
+        if not (path / "config.json").exists():
+            raise UsageError(f"{path} is no checkpoint: it has no config.json; {_instead(path)}")
         self._config = read_json(path / "config.json")
         self._index = _read_index(path)
         self._files = _weight_files(path, self._index)
@@ -200,6 +203,16 @@ def _byte_dtype() -> Any:
     import torch
 
     return torch.uint8
+
+
+def _instead(directory: Path) -> str:
+    """What may have been meant by a directory that is no checkpoint."""
+    if (directory / MANIFEST_NAME).exists():
+        return "it is a bundle already"
+    nearest = next(iter(sorted(directory.glob("*.gguf"))), None)
+    if nearest is not None:
+        return f"give the GGUF file itself, {nearest}"
+    return "give a GGUF file, or a directory with config.json, tokenizer.json and safetensors"
 
 
 def _read_json_or_nothing(path: Path) -> dict[str, Any]:

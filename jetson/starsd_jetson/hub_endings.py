@@ -9,10 +9,8 @@ import socket
 from dataclasses import dataclass
 
 from starsd_edge.errors import StarsdError
+from starsd_edge.protocol.door import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
 from starsd_jetson.hub_address import HubAddress
-
-_UNAUTHORISED = (401, 403)
-_MISDIRECTED = 421
 
 
 class HubError(StarsdError):
@@ -50,10 +48,10 @@ def after_http_status(address: HubAddress, status: int) -> Ending:
     """
     if address.ticket is not None:
         return Ending(f"the hub sent this target on to {address.url} and did not let it in there (HTTP {status})")
-    if status == _MISDIRECTED:
-        return Ending(unreachable(address, "it has no token, and without one it answers to a loopback address only"))
-    if status in _UNAUTHORISED:
-        remedy = "check --token-file" if address.token else "give its token with --token-file"
+    if status == MISDIRECTED:
+        return Ending(unreachable(address, LOOPBACK_ONLY))
+    if status in NOT_LET_IN:
+        remedy = token_remedy(address.token is not None)
         return Ending(f"the hub {address.url} does not let this target in (HTTP {status}): {remedy}", final=True)
     return Ending(unreachable(address, f"it answers with HTTP {status}"))
 

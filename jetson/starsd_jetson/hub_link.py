@@ -221,9 +221,7 @@ class HubLink:
             log.exception("a fault of our own on the link to the hub")
             self._faults += 1
             reason, final = "the link to the hub broke by a fault of its own", self._faults >= MAX_FAULTS
-            return Ending(
-                f"{reason}, and not for the first time; decoding goes on without it" if final else reason, final
-            )
+            return Ending(f"{reason}, and not for the first time" if final else reason, final)
 
     async def _connect(self, address: HubAddress) -> Ending:
         """One connection."""
@@ -338,9 +336,8 @@ class HubLink:
             self._sent_on = self._address.at_own_port(event.port, event.ticket)
             self._ending = Ending(f"the hub sent this target on to port {event.port}")
         elif isinstance(event, Refused):
-            advice = "decoding goes on without it" if event.final else "trying again later"
             reason = f"the hub {self._address.url} refuses this target: {event.message}"
-            self._ending = Ending(f"{reason}; {advice}", event.final, event.retry_after_s)
+            self._ending = Ending(reason, event.final, event.retry_after_s)
         return None
 
     def _on_welcome(self, event: Welcomed) -> str | None:
@@ -358,7 +355,7 @@ class HubLink:
 
     def _tell(self, ending: Ending) -> None:
         """Say why the hub is away, once until it is back."""
-        line = ending.reason if ending.final else f"{ending.reason}; decoding goes on without it until it is there"
+        line = f"{ending.reason}; decoding goes on without it{'' if ending.final else ' until it is there'}"
         with self._changed:
             self._failure = ending.reason
             self._changed.notify_all()

@@ -121,9 +121,10 @@ def _read_file(path: Path) -> tuple[Path, bytes]:
         with file.open("rb") as stream:
             data = stream.read(_MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(
-            f"{path} is no bundle: it has no {MANIFEST_NAME}; give the directory that `starsd-edge export` wrote"
-        ) from None
+        remedy = "give the directory that `starsd-edge export` wrote"
+        if (path / "config.json").exists():
+            remedy = f"`starsd-edge export {path}` makes one of this checkpoint"
+        raise BundleError(f"{path} is no bundle: it has no {MANIFEST_NAME}; {remedy}") from None
     except OSError as error:
         raise BundleError(f"{file} cannot be read: {error.strerror}") from None
     if len(data) > _MAX_MANIFEST_BYTES:

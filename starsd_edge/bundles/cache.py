@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from starsd_edge.errors import BundleError, UsageError
+from starsd_edge.errors import BundleError, UsageError, did_you_mean
 
 MANIFEST_NAME = "manifest.json"
 """The file that makes a directory a bundle."""
@@ -55,15 +55,40 @@ def find_bundle(name_or_path: str) -> Path:
         BundleError: there is no bundle of that name and no directory there.
     """
     path = _expanded(name_or_path)
-    if path.is_dir() and (_is_written_as_path(name_or_path) or (path / MANIFEST_NAME).exists()):
+    is_name = not _is_written_as_path(name_or_path)
+    if is_name and not (path / MANIFEST_NAME).exists() and (bundles_dir() / name_or_path).is_dir():
+        return bundles_dir() / name_or_path
+    if path.is_dir():
         return path
-    if _is_written_as_path(name_or_path):
-        raise BundleError(f"no bundle at {path}: give the directory that `starsd-edge export` wrote")
-    named = bundles_dir() / name_or_path
-    if named.is_dir():
-        return named
-    known = ", ".join(bundle_names()) or "none yet"
-    raise BundleError(f"no bundle named {name_or_path!r} (here: {known}): make one with `starsd-edge export`")
+    raise BundleError(_why_no_bundle(name_or_path, path, is_name))
+
+
+def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:
+    """Told from what was given: often the model in the place of what is made of it."""
+    if (path.parent / MANIFEST_NAME).exists() and path.is_file():
+        return f"{path} is a file of a bundle: give its directory, {path.parent}"
+    if path.is_file():
+        return f"{path} is a file, and a bundle is a directory: `starsd-edge export {path}` makes one of a model"
+    if given.startswith("hf:"):
+        return f"{given} is a model and no bundle: `starsd-edge export {given}` makes one of it"
+    if not is_name:
+        return f"no bundle at {path}: give the directory that `starsd-edge export` wrote"
+    names = bundle_names()
+    meant = did_you_mean(given, names)
+    if meant:
+        return f"no bundle named {given!r}{meant}"
+    return f"no bundle named {given!r} (here: {', '.join(names) or 'none yet'}): make one with `{_how_to_make(given)}`"
+
+
+def _how_to_make(name: str) -> str:
+    """The command for a bundle of that name, as far as the name tells it."""
+    from starsd_edge.bundles.catalogue import CATALOGUE  # which knows this module
+
+    stem, _, weights = name.rpartition("-")
+    model = stem.removesuffix("-eagle")
+    if model != stem and model in CATALOGUE:
+        return f"starsd-edge export {model} --draft-head shipped"
+    return f"starsd-edge export {stem} --weights {weights}" if stem in CATALOGUE else "starsd-edge export"
 
 
 def bundle_names() -> list[str]:

@@ -103,8 +103,10 @@ class DecodeBench:
         check_device(options.device)
         machine = describe_machine(_LIBRARIES)
         policy = bench_rivals.prepare_environment("passive")
-        target = self._open_target()
         messages = read_messages(options.prompts)
+        for name in filter(None, (options.bundle, options.draft)):
+            find_bundle(name)  # a wrong one is known before anything is loaded
+        target = self._open_target()
         prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), options.prompt_tokens)
         self._check_length(target)
         checkpoint = bench_rivals.checkpoint_path(options.checkpoint, target.bundle.manifest.source)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import Enum, auto
 from functools import cache, partial
 
 from starsd_edge.cli.chat_conversation import Conversation
 from starsd_edge.cli.chat_settings import ChatSettings, help_of, setting_options, usage
 from starsd_edge.cli.options import OptionField
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, did_you_mean
 
 PREFIX = "/"
 _NONE = "none"
@@ -92,9 +91,8 @@ def run_command(state: ChatState, line: str) -> Outcome:
     name, _, text = line.removeprefix(PREFIX).strip().partition(" ")
     command = commands().get(name.lower())
     if command is None:
-        near = get_close_matches(name.lower(), commands(), n=1)
-        meant = f"did you mean /{near[0]}?" if near else "/help lists them"
-        raise UsageError(f"there is no command /{name}: {meant}; // begins a message")
+        meant = did_you_mean(name.lower(), commands(), lambda each: f"/{each}")
+        raise UsageError(f"there is no command /{name}{meant or ': /help lists them'} (// begins a message)")
     return command.run(state, text.strip())
 
 

@@ -14,7 +14,7 @@ from starsd_edge.cli.options import assemble, option_fields
 from starsd_edge.cli.settings import CommandPath, Settings, commands_of
 from starsd_edge.cli.settings_places import described
 from starsd_edge.cli.toml import toml_value
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, did_you_mean
 
 _WIDTH = 79
 _COLUMN = 34
@@ -68,8 +68,10 @@ def gather(context: typer.Context, settings: Settings, wanted: CommandPath) -> R
         if path[: len(wanted)] == wanted
     }
     if not report:
-        known = ", ".join(" ".join(path) for path, _, _ in commands)
-        raise UsageError(f"no command {' '.join(wanted)!r} has options: there are {known}")
+        known = [" ".join(path) for path, _, _ in commands]
+        name = " ".join(wanted)
+        meant = did_you_mean(name, known) or f": there are {', '.join(known)}"
+        raise UsageError(f"no command {name!r} has options{meant}")
     return report
 
 

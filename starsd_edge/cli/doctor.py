@@ -49,7 +49,9 @@ class DoctorOptions:
     )
     port: Annotated[
         int | None,
-        typer.Option(help="A hub is to listen on this port, else on 8317: is it free?", show_default=False),
+        typer.Option(
+            min=1, max=65535, help="A hub is to listen on this port, else on 8317: is it free?", show_default=False
+        ),
     ] = None
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import model_names
+
+if TYPE_CHECKING:
+    from starsd_export.pipeline import ExportOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +67,22 @@ def export(options: ExportCommandOptions) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
     from starsd_edge.bundles.catalogue import find_entry, resolve_model
     from starsd_edge.cli.fetching import fetch_progress
+    from starsd_export.pipeline import ExportOptions
 
+    weights = options.weights or ("fp32" if options.draft_head is None else "int8")
+    kind = ExportOptions(weights=weights, kv_dtype=options.kv)
     with fetch_progress(find_entry(options.model)) as fetched:
         source = resolve_model(options.model, fetched)
     if options.draft_head is not None:
-        _export_head(options, source, options.draft_head)
+        _export_head(options, source, options.draft_head, weights)
     else:
-        _export_model(options, source)
+        _export_model(options, source, kind)
 
 
-def _export_model(options: ExportCommandOptions, source: Path) -> None:
+def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptions) -> None:
     from starsd_edge.bundles.hugging_face import parse_hub_name
-    from starsd_export.pipeline import ExportOptions, export_bundle
+    from starsd_export.pipeline import export_bundle
 
-    kind = ExportOptions(weights=options.weights or "fp32", kv_dtype=options.kv)
     hub_name = parse_hub_name(options.model)
     name = f"{_short_name(options.model)}-{kind.weights}" + ("" if options.kv == "float16" else "-kv32")
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
@@ -86,18 +91,15 @@ def _export_model(options: ExportCommandOptions, source: Path) -> None:
         bundle = export_bundle(source, _destination(options, name), replace(kind, name=name, source=label), progress)
     worst = max(bundle.manifest.parity.values())
     typer.echo(bundle.path)
-    typer.echo(
-        f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}; parity with "
-        f"transformers: within {worst:.1e}, chains bit for bit"
-    )
+    typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    typer.echo(f"parity with transformers: within {worst:.1e}, chains bit for bit")
     for note in bundle.manifest.notes:
         typer.echo(f"note: {note}", err=True)
 
 
-def _export_head(options: ExportCommandOptions, source: Path, head: str) -> None:
+def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
     from starsd_export.draft_heads.bundle import export_draft_bundle
 
-    weights = options.weights or "int8"
     name = f"{_short_name(options.model)}-eagle-{weights}"
     started = time.monotonic()
     with _steps() as progress:

@@ -121,7 +121,7 @@ def _show_version(asked: bool) -> None:
 
 
 def _refuse(error: typer.TyperException, settings: Settings) -> int:
-    message = error.format_message()
+    message = error.format_message().replace("Value error, ", "")  # says nothing to a user
     if not message:  # no command was named and typer has shown the help
         return error.exit_code
     context = getattr(error, "ctx", None)

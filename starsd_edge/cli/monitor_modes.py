@@ -100,7 +100,8 @@ async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:
         async for item in feed:
             if isinstance(item, Link):
                 if not item.is_live:
-                    raise FeedError(item.text)
+                    remedy = "start one with `starsd-edge run-draft`, or give the address of another"
+                    raise FeedError(f"{item.text} ({watch.title}): {remedy}")
                 continue
             board = model.take(item)
             seen += 1
@@ -121,7 +122,7 @@ async def lines(watch: Watch, as_json: bool) -> None:
     async with aclosing(watch.feed()) as feed:
         async for item in feed:
             if isinstance(item, Link):
-                print(item.text, file=sys.stderr, flush=True)
+                print(f"{watch.title}: {item.text}", file=sys.stderr, flush=True)
                 continue
             board = model.take(item)
             uptime_s = item.facts.uptime_s

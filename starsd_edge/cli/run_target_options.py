@@ -151,6 +151,10 @@ class OutputOptions:
         False
     )
 
+    def __post_init__(self) -> None:
+        if self.json and self.stream_json:
+            raise UsageError("--stream-json ends with what --json prints: leave out one of them")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunTargetOptions:
@@ -179,3 +183,5 @@ class RunTargetOptions:
             raise UsageError("--chat writes for people: leave out --json and --stream-json")
         if self.prompts.chat and self.log.is_json:
             raise UsageError("--chat writes for people: give --log-format text")
+        if self.hub.require_hub and not self.drafts.speculation:
+            raise UsageError("--no-speculation leaves the hub alone: leave out --require-hub")

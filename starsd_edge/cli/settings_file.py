@@ -13,7 +13,6 @@ There is no key for a secret: only for the path of a file that holds one.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -23,7 +22,7 @@ from starsd_edge.cli.options import OptionField
 from starsd_edge.cli.settings import CommandPath, Found, Schema, Setting
 from starsd_edge.cli.settings_places import expanded
 from starsd_edge.cli.toml import TomlError, parse_toml, toml_value
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, did_you_mean
 
 _SHOWN = 40
 _EXPECTED: dict[type[Any], str] = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -70,10 +69,8 @@ class _Reader:
                     f"{'.'.join(here)} belongs into the table of a command{self._tables_with(path, name)}"
                 )
             if name not in below:
-                close = [".".join((*path, each)) for each in _close(name, below)]
-                raise self._error(
-                    f"no command has the table [{'.'.join(here)}]{_perhaps(f'[{each}]' for each in close)}"
-                )
+                meant = did_you_mean(name, below, lambda each: f"[{'.'.join((*path, each))}]")
+                raise self._error(f"no command has the table [{'.'.join(here)}]{meant}")
             self.read(here, inner)
 
     def _settings(
@@ -83,7 +80,7 @@ class _Reader:
         for key, value in table.items():
             option = by_key.get(key)
             if option is None:
-                raise self._error(f"[{'.'.join(path)}] has no key {key!r}{_perhaps(_close(key, by_key))}")
+                raise self._error(f"[{'.'.join(path)}] has no key {key!r}{did_you_mean(key, by_key)}")
             if not _fits(value, option):
                 raise self._error(f"[{'.'.join(path)}] {key} must be {_expected(option)}, not {_shown(value)}")
             yield option, Setting(self._resolved(value, option), str(self._file))
@@ -133,12 +130,3 @@ def _shown(value: object) -> str:
         return "a table" if isinstance(value, Mapping) else "an array" if isinstance(value, list) else "a date or time"
     text = toml_value(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _close(name: str, known: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(name, list(known), n=2)
-
-
-def _perhaps(names: Iterable[str]) -> str:
-    listed = " or ".join(names)
-    return f": did you mean {listed}?" if listed else ""

@@ -176,9 +176,9 @@ def _wait_for_hub(link: HubLink, options: HubOptions) -> None:
 
     try:
         link.wait_for_hub(_REQUIRED_CONNECT_S if options.require_hub else _FIRST_CONNECT_S)
-    except HubError:
+    except HubError as error:
         if options.require_hub:
-            raise
+            raise HubError(f"{error}; without --require-hub the target goes on by itself") from None
 
 
 def _open_channel(link: HubLink, options: RunTargetOptions, stack: ExitStack) -> OpenChannel:

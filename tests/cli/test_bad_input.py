@@ -1,191 +1,297 @@
-"""Every wrong input of the whole program, run as users run it: one line that says what to do, and nothing left over."""
+"""The mistakes that users make, command by command: one line that says what to do, and an exit code that says whose
+the mistake is (2: what was typed or written; 1: what was found there).
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.export
+from starsd_jetson import target as target_module
+from tests.support.command_line import CommandLine
+from tests.support.letter_bundle import write_bundle
+from tests.support.prefix_engine import PrefixEngine
+from tests.support.scripted_hub import ScriptedHub
 
-PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
-SLOW_DISK = """
-import sys
-import starsd_export.pipeline as pipeline
-from starsd_edge.cli.main import run
-pipeline.require_room = lambda *arguments: None  # as if the space had been there when it was asked for
-sys.exit(run(sys.argv[1:]))
-"""
+HUB = "ws://127.0.0.1:9"
+ASK = "run-target letters --prompt x"
 
 
-@dataclass
-class Program:
-    """The program with a cache of its own."""
-
-    cache: Path
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*PROGRAM, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "STARSD_CACHE": str(self.cache), "PIP_NO_INDEX": "1", **self.environment},
-        )
-
-    def refused(self, *arguments: object) -> str:
-        """The one line with which it refuses."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode != 0, (out, err)
-        return only_line(out, err)
-
-
-def only_line(out: str, err: str) -> str:
-    assert out == "", out
-    lines = [line for line in err.splitlines() if not line.startswith(("export: ", "fetching "))]  # its steps
-    assert len(lines) == 1, err
-    assert lines[0].startswith("error: "), err
-    return lines[0]
-
-
-def files_below(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.suffix != ".lock")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a tiny checkpoint in both layouts and its bundle."""
-    from starsd_export.pipeline import export_bundle
-    from tests.support.tiny_llama import write_gguf, write_safetensors
-
-    place = tmp_path_factory.mktemp("tiny")
-    write_safetensors(place / "tiny")
-    write_gguf(place / "tiny.gguf")
-    export_bundle(place / "tiny", place / "bundle")
+@pytest.fixture
+def place(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory of a user who has one bundle in the cache, `letters`, and all sorts of files around."""
+    (cache / "bundles").mkdir(parents=True)
+    letters = write_bundle(cache / "bundles" / "letters")
+    place = tmp_path / "here"
+    place.mkdir()
+    damaged = shutil.copytree(letters, place / "damaged")
+    (damaged / "model.onnx.data").write_bytes(b"altered")
+    (place / "empty").mkdir()
+    (place / "checkpoint").mkdir()
+    (place / "checkpoint" / "config.json").write_text("{}")
+    (place / "model.gguf").write_bytes(b"GGUF")
+    (place / "file").write_text("words")
+    (place / "latin1.txt").write_bytes(b"caf\xe9\n")
+    (place / "nothing.txt").touch()
+    for name, mode, text in (("open", 0o644, "secret"), ("void", 0o600, ""), ("two", 0o600, "one two")):
+        (place / f"{name}.token").write_text(text)
+        (place / f"{name}.token").chmod(mode)
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(target_module, "open_engine", lambda *given, **named: PrefixEngine(1, max_context=128))
     return place
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    """Nothing a refused command does may leave a trace in the cache."""
-    program = Program(tmp_path / "cache")
-    yield program
-    assert files_below(program.cache) in ([], ["models"])
+def taken() -> Iterator[int]:
+    """A port in use."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def line_of(cli: CommandLine, command: str, code: int) -> str:
+    """The one line with which a command is refused, which must be its only output and have this exit code."""
+    ended = cli(*command.split(" "))
+    assert (ended.code, ended.out) == (code, ""), ended
+    lines = [line for line in ended.err.splitlines() if not line.startswith(("bench: ", "doctor: "))]  # their steps
+    assert len(lines) == 1, ended
+    assert lines[0].startswith("error: "), ended
+    return lines[0]
+
+
+BUNDLES = [
+    ("lettres", "no bundle named 'lettres': did you mean letters?"),
+    ("other", "no bundle named 'other' (here: letters): make one with `starsd-edge export`"),
+    ("smollm2-135m-int8", "make one with `starsd-edge export smollm2-135m --weights int8`"),
+    ("./other", "no bundle at other: give the directory that `starsd-edge export` wrote"),
+    ("model.gguf", "is a file, and a bundle is a directory: `starsd-edge export model.gguf` makes one"),
+    ("./model.gguf", "`starsd-edge export model.gguf` makes one"),
+    ("damaged/model.onnx", "is a file of a bundle: give its directory, damaged"),
+    ("checkpoint", "`starsd-edge export checkpoint` makes one of this checkpoint"),
+    ("hf:ORG/NAME", "`starsd-edge export hf:ORG/NAME` makes one"),
+    ("empty", "empty is no bundle: it has no manifest.json"),
+    ("damaged", "model.onnx.data is not the file that was exported"),
+]
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "command",
+    ["run-target BUNDLE --prompt x", "run-target BUNDLE --chat", "run-draft BUNDLE", f"doctor BUNDLE --network {HUB}"],
+)
+@pytest.mark.parametrize(("bundle", "says"), BUNDLES)
+def test_what_is_no_bundle(cli: CommandLine, command: str, bundle: str, says: str) -> None:
+    assert says in line_of(cli, command.replace("run-draft", "run-draft --port 0").replace("BUNDLE", bundle), 1)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("command", ["demo --target BUNDLE --draft letters", "demo --target letters --draft BUNDLE"])
+@pytest.mark.parametrize(("bundle", "says"), BUNDLES[:-1])  # hub and targets check the files
+def test_what_is_no_bundle_for_the_demo(cli: CommandLine, command: str, bundle: str, says: str) -> None:
+    assert says in line_of(cli, command.replace("BUNDLE", bundle), 1)
+
+
+ADDRESSES = [
+    ("http://desk:8317", "write it as ws://desk:8317"),
+    ("https://desk:8317", "write it as wss://desk:8317"),
+    ("desk:8317", "write it as ws://desk:8317"),
+    ("desk", "write it like ws://192.168.1.20:8317"),
+    ("ws://desk:83170", "write it like ws://192.168.1.20:8317"),
+    ("http://me:secret@desk:8317", "an address must not hold a secret"),
+]
+TOKENS = [
+    ("missing.token", "cannot be read"),
+    ("empty", "cannot be read: Is a directory"),
+    ("open.token", "is open to other users of this machine: chmod 600 open.token"),
+    ("void.token", "is empty: make a token with"),
+    ("two.token", "must hold one token"),
+]
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "command",
+    [f"{ASK} --hub", "run-target letters --chat --hub", "monitor", "doctor --hub", "doctor letters --network"],
+)
+@pytest.mark.parametrize(("address", "says"), ADDRESSES)
+def test_what_is_no_address(cli: CommandLine, command: str, address: str, says: str) -> None:
+    line = line_of(cli, f"{command} {address}", 2)
+    assert says in line
+    assert "secret@" not in line
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{ASK} --hub {HUB}",
+        f"run-target letters --chat --hub {HUB}",
+        "run-draft --port 0",
+        f"monitor {HUB}",
+        f"doctor letters --network {HUB}",
+    ],
+)
+@pytest.mark.parametrize(("file", "says"), TOKENS)
+def test_what_is_no_token_file(cli: CommandLine, command: str, file: str, says: str) -> None:
+    assert says in line_of(cli, f"{command} --token-file {file}", 2)
+
+
+PROMPTS = [
+    ("missing.txt", "cannot read the prompts in missing.txt: No such file"),
+    ("empty", "cannot read the prompts in empty: Is a directory"),
+    ("latin1.txt", "latin1.txt is not UTF-8 text (byte 3): convert it"),
+    ("nothing.txt", "there is no prompt in nothing.txt: write one per line"),
+]
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("command", ["run-target letters", "bench decode letters"])
+@pytest.mark.parametrize(("file", "says"), PROMPTS)
+def test_what_is_no_file_of_prompts(cli: CommandLine, command: str, file: str, says: str) -> None:
+    assert says in line_of(cli, f"{command} --prompts {file}", 2)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            f"{ASK} --hub {HUB} --require-hub",
+            f"the hub {HUB} cannot be reached (Connection refused); without --require",
+        ),
+        (f"{ASK} --hub ws://no-such-host.invalid:8317 --require-hub", "no-such-host.invalid"),
+        (f"monitor --once {HUB}", f"no hub: Connection refused ({HUB}): start one with `starsd-edge run-draft`"),
+        (f"monitor --once --json {HUB}", HUB),
+        (f"doctor letters --network {HUB}", f"the hub {HUB} cannot be reached (Connection refused)"),
+    ],
+)
+def test_a_hub_that_is_away(cli: CommandLine, command: str, says: str) -> None:
+    assert says in line_of(cli, command, 1)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("command", [f"{ASK} --require-hub --hub", "monitor --once", "doctor letters --network"])
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [(401, "give its token with --token-file"), (421, "without one it answers to a loopback address")],
+)
+def test_a_hub_that_does_not_let_anybody_in(cli: CommandLine, command: str, status: int, says: str) -> None:
+    with ScriptedHub(status=status) as hub:
+        line = line_of(cli, f"{command} {hub.url}", 1)
+    assert says in line
+    assert hub.url in line
+    assert "decoding goes on" not in line
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("run-tagret letters", "Did you mean 'run-target'"),
+        ("bench decod letters", "Did you mean 'decode'"),
+        ("config shwo", "Did you mean 'show'"),
+        ("config show run-targt", "did you mean run-target"),
+        ("config show nonsense", "there are pull, export, run-draft, run-target"),
+        ("run-target letters --promt x", "--prompt"),
+        ("run-target letters --chatt", "--chat"),
+        ("run-draft --prot 8000", "--port"),
+        ("export letters --wieghts int8", "--weights"),
+        ("pull --lsit", "--list"),
+        ("monitor --replya x", "--replay"),
+        ("demo --tagrets 2", "--targets"),
+        ("bench decode letters --promts x", "--prompts"),
+        ("doctor --netwrok x", "--network"),
+        ("config show --jsno", "--json"),
+        ("--confg x config path", "--config"),
+    ],
+)
+def test_a_slip_of_the_pen(cli: CommandLine, command: str, says: str) -> None:
+    assert says in line_of(cli, command, 2)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("run-target letters", "no prompt: give --prompt TEXT"),
+        ("run-target letters Why?", "Got unexpected extra argument"),
+        ("run-target", "Missing argument"),
+        ("export", "Missing argument"),
+        ("pull", "`starsd-edge pull --list` shows the names"),
+        (f"{ASK} --max-tokens many", "--max-tokens"),
+        (f"{ASK} --max-tokens 0", "greater than or equal to 1"),
+        (f"{ASK} --context 4096", "is more than the 128 of letters"),
+        (f"{ASK} --temperature -1", "temperature must be 0"),
+        (f"{ASK} --logit-bias x", "--logit-bias takes ID=VALUE"),
+        (f"{ASK} --log-level loud", "'--log-level': 'loud' is not one of"),
+        (f"{ASK} --device gpu", "use --device cpu"),
+        (f"run-target letters --prompt {'a' * 200}", "128"),
+        (f"{ASK} --chat", "leave out --prompt and --prompts"),
+        ("run-target letters --chat --raw", "leave out --raw"),
+        ("run-target letters --chat --json", "leave out --json"),
+        ("run-target letters --chat --log-format json", "give --log-format text"),
+        ("run-target letters --chat", "has no chat template: leave out --chat"),
+        (f"{ASK} --json --stream-json", "leave out one of them"),
+        (f"{ASK} --require-hub", "need --hub"),
+        (f"{ASK} --hub {HUB} --require-hub --no-speculation", "leave out --require-hub"),
+        ("run-draft --host 0.0.0.0", "give --token-file FILE, or listen on 127.0.0.1"),
+        ("run-draft --host no-such-host.invalid", "is not known"),
+        ("run-draft --port 70000", "70000 is no port"),
+        ("run-draft --port {taken}", "port {taken} on 127.0.0.1 is in use"),
+        ("run-draft letters --drafter ngram", "leave the BUNDLE out"),
+        ("run-draft --drafter causal-lm", "starsd-edge run-draft BUNDLE"),
+        ("run-draft --drafter eagle", "'eagle' is not one of"),
+        ("run-draft --isolation alone", "'alone' is not one of 'shared', 'dedicated'"),
+        ("run-draft --port-range 9000-9010", "is for --isolation dedicated"),
+        ("run-draft --isolation dedicated --port-range 9000", "write --port-range like 9000-9099"),
+        ("run-draft --isolation dedicated --port-range 9010-9000", "the lower one first"),
+        ("run-draft --max-sessions 0", "mend --max-sessions"),
+        ("pull no-such-model", "known: smollm2-135m"),
+        ("pull ./missing.gguf", "no file or directory there"),
+        ("pull hf:NAME", "write hf:ORG/NAME"),
+        ("monitor --replay missing.jsonl", "cannot replay missing.jsonl"),
+        ("monitor --replay file", "line 1 of file: not a snapshot"),
+        ("monitor --replay file --record other", "leave out --record"),
+        (f"monitor --once --record file {HUB}", "file is there already"),
+        ("demo --targets 7", "less than or equal to 6"),
+        ("bench decode letters --drafter causal-lm", "--draft BUNDLE"),
+        ("bench decode letters --json missing/figures.json", "there is no directory missing"),
+        ("bench decode letters --new-tokens 4000", "lower one of them"),
+        ("doctor --port 70000", "less than or equal to 65535"),
+        ("doctor --acceptance 0.5", "need --network"),
+        (f"doctor --network {HUB} --hub {HUB}", "leave out --hub"),
+        (f"doctor one two --network {HUB}", "name one"),
+    ],
+)
+def test_options_that_cannot_be(cli: CommandLine, taken: int, command: str, says: str) -> None:
+    assert says.format(taken=taken) in line_of(cli, command.format(taken=taken), 2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("text", "says"),
     [
-        (["pull", "no-such-model"], "known: smollm2-135m"),
-        (["export", "no-such-model"], "known: smollm2-135m"),
-        (["export", "./missing.gguf"], "no file or directory there"),
-        (["run-draft", "no-such-model", "--port", "0"], "make one with `starsd-edge export`"),
-        (["run-target", "no-such-model", "--prompt", "x"], "make one with `starsd-edge export`"),
-        (["run-target", "./missing", "--prompt", "x"], "no bundle at missing"),
+        ("[run-target]\nhubb = 'ws://desk:8317'\n", "[run-target] has no key 'hubb': did you mean hub?"),
+        ("[run-targt]\n", "no command has the table [run-targt]: did you mean [run-target]"),
+        ("[bench.decod]\n", "no command has the table [bench.decod]: did you mean [bench.decode]?"),
+        ("hub = 'ws://desk:8317'\n", "hub belongs into the table of a command: [run-target]"),
+        ("[run-target]\nmax-tokens = 'many'\n", 'max-tokens must be a whole number, not "many"'),
+        ("[run-target]\nmax-tokens = 0\n", "greater than or equal to 1 (set in options.toml, [run-target])"),
+        ("[run-target]\nhub = 'http://desk:8317'\n", "write it as ws://desk:8317 (options also come from options.toml"),
+        ("run-target\n", "options.toml is not TOML"),
     ],
 )
-def test_an_unknown_model_or_a_missing_file(program: Program, arguments: Sequence[str], says: str) -> None:
-    assert says in program.refused(*arguments)
+def test_a_file_of_options_that_cannot_be(cli: CommandLine, place: Path, text: str, says: str) -> None:
+    (place / "options.toml").write_text(text)
+    assert says in line_of(cli, f"--config options.toml {ASK}", 2)
 
 
-def test_no_network_and_nothing_in_the_cache(program: Program) -> None:
-    program.environment = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
-    process = program.start("export", "smollm2-135m")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "check the index" in only_line(out, err)
-    assert err.startswith("fetching smollm2-135m: ")
-
-
-def test_a_gguf_that_was_cut_short(program: Program, tiny: Path, tmp_path: Path) -> None:
-    data = (tiny / "tiny.gguf").read_bytes()
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(data[: len(data) // 2])
-    assert str(cut) in program.refused("export", cut)
-
-
-def test_pickles(program: Program, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "model.bin"
-    checkpoint.write_bytes(b"\x80\x04cos\nsystem\n")
-    assert "pickle" in program.refused("export", checkpoint)
-    directory = tmp_path / "published"
-    directory.mkdir()
-    (directory / "config.json").write_text('{"model_type": "llama"}')
-    shutil.copy(checkpoint, directory / "pytorch_model.bin")
-    assert "pickled weights must be converted to safetensors" in program.refused("export", directory)
-
-
-def test_a_bundle_that_was_altered(program: Program, tiny: Path, tmp_path: Path) -> None:
-    altered = shutil.copytree(tiny / "bundle", tmp_path / "altered")
-    weights = altered / "model.onnx.data"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
-    for command in (["run-target", altered, "--prompt", "x"], ["run-draft", altered, "--port", "0"]):
-        assert "model.onnx.data is not the file that was exported" in program.refused(*command)
-
-
-def test_a_prompt_longer_than_the_context(program: Program, tiny: Path) -> None:
-    line = program.refused("run-target", tiny / "bundle", "--context", "8", "--prompt", "one two three four five " * 9)
-    assert "8" in line
-
-
-def test_a_port_in_use(program: Program, tiny: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        line = program.refused("run-draft", tiny / "bundle", "--port", port, "--log-level", "warning")
-    assert str(port) in line
-
-
-def test_a_hub_that_cannot_be_reached(program: Program, tiny: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    url = f"ws://127.0.0.1:{port}"
-    line = program.refused("run-target", tiny / "bundle", "--hub", url, "--require-hub", "--prompt", "x")
-    assert url in line
-
-
-def test_a_wrong_token(program: Program, tiny: Path, tmp_path: Path) -> None:
-    for name in ("right", "wrong"):
-        (tmp_path / name).touch(mode=0o600)
-        (tmp_path / name).write_text(f"{name}-secret\n")
-    hub = program.start("run-draft", "--port", "0", "--token-file", tmp_path / "right", "--log-level", "error")
-    try:
-        assert hub.stdout is not None
-        url = hub.stdout.readline().split()[2]
-        target = ["run-target", tiny / "bundle", "--hub", url, "--require-hub", "--prompt", "x"]
-        line = program.refused(*target, "--token-file", tmp_path / "wrong")
-        assert "token" in line
-        assert "secret" not in line
-        assert "token" in program.refused(*target)
-    finally:
-        hub.terminate()
-        hub.communicate()
-
-
-def test_a_disk_that_fills_up_during_an_export(program: Program, tiny: Path, tmp_path: Path) -> None:
-    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("not run: this user may not mount a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    script = f'mount -t tmpfs -o size=200k tmpfs "$1" && shift && "$@"; code=$?; ls -A {disk} && exit $code'
-    export = [sys.executable, "-c", SLOW_DISK, "export", str(tiny / "tiny"), "--output", str(disk / "bundle")]
-    process = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script, "sh", str(disk), *export],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "STARSD_CACHE": str(program.cache)},
-    )
-    assert process.returncode == 1, process.stderr
-    assert process.stdout == "", "something is left on the disk"
-    last = process.stderr.splitlines()[-1]
-    assert last.startswith("error: the disk is full"), process.stderr
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [("missing.toml", "No such file"), ("empty", "Is a directory"), ("latin1.txt", "is not UTF-8 text")],
+)
+def test_what_is_no_file_of_options(cli: CommandLine, file: str, says: str) -> None:
+    assert says in line_of(cli, f"--config {file} config path", 2)

@@ -87,7 +87,7 @@ def test_a_seed_can_be_random_again() -> None:
         ("/min-tokens 41", "lower --min-tokens or raise --max-tokens"),
         ("/tint maybe", "/tint is on or off, not 'maybe'; now it is off"),
         ("/temprature 1", "there is no command /temprature: did you mean /temperature?"),
-        ("/etc/passwd", "there is no command /etc/passwd: /help lists them; // begins a message"),
+        ("/etc/passwd", "there is no command /etc/passwd: /help lists them (// begins a message)"),
         ("/", "there is no command /: /help lists them"),
     ],
 )

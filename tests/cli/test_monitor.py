@@ -97,4 +97,4 @@ async def test_a_signal_ends_the_lines_without_a_trace() -> None:
         assert b"busy" in await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
         process.send_signal(signal.SIGTERM)
         _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert (process.returncode, errors) == (143, b"live\n")
+    assert (process.returncode, errors) == (143, f"{hub.url}: live\n".encode())

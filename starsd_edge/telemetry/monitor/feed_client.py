@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from starsd_edge.protocol.door import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, MAX_SNAPSHOT_BYTES, FeedError, Snapshot, decode_snapshot
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 
@@ -26,7 +27,6 @@ _SILENCE_S = 10.0
 _POLL_S = 1.0
 _POLLS = 30
 """Of `/metrics`, before the feed is tried again."""
-_NOT_LET_IN = (401, 403)
 _OK = 200
 
 _library_log = logging.getLogger("starsd_edge.monitor.websockets")
@@ -175,9 +175,9 @@ class FeedClient:
         return body.decode(errors="replace")
 
     def _check_let_in(self, status: int) -> None:
-        if status in _NOT_LET_IN:
-            remedy = "check --token-file" if self._headers else "give its token with --token-file"
-            raise _NotLetInError(f"the hub {self._url} does not let this monitor in (HTTP {status}): {remedy}")
+        if status in NOT_LET_IN or status == MISDIRECTED:
+            reason = LOOPBACK_ONLY if status == MISDIRECTED else token_remedy(bool(self._headers))
+            raise _NotLetInError(f"the hub {self._url} does not let this monitor in (HTTP {status}): {reason}")
 
 
 class _NotLetInError(FeedError):
