@@ -1,4 +1,4 @@
-# Sourced by test.sh: core, hub and target tested on the other Pythons that they are said to run on.
+# Sourced by test.sh: core and target tested on the other Pythons that they are said to run on.
 # shellcheck shell=bash
 #
 # Each gets an environment of its own under .cache/pythons with what targets and hubs have: no torch. Tests that need
@@ -6,11 +6,14 @@
 
 OTHER_PYTHONS=${PYTHONS:-python3.10 python3.11 python3.12}
 PYTHONS_PLACE=.cache/pythons
+# Directories of tests of what runs beside a target model, and of what it shares with the others.
+CORE_AND_TARGET="tests/speculation tests/protocol tests/text tests/bundles tests/runtime tests/heads tests/planning
+    tests/monitor tests/doctor tests/cli tests/jetson tests/packaging/test_imports.py"
 
 # Run the tests on each of $OTHER_PYTHONS (names or paths) that is not the Python of .venv. One that is not there, or for
 # which nothing can be installed, is said to be not run; a test that fails ends it all.
 test_other_pythons() {
-    local name version ready=()
+    local name version index ready=() running=()
     for name in $OTHER_PYTHONS; do
         if version=$(prepare_other "$name"); then
             ready+=($version) # none: it is the Python of .venv, on which the whole suite runs
@@ -19,13 +22,23 @@ test_other_pythons() {
     if [ ${#ready[@]} -eq 0 ]; then
         return
     fi
-    export STARSD_TINY_BUNDLES=$PWD/.cache/tiny-bundles
-    step "$VENV/bin/python" -m tests.support.tiny_bundles "$STARSD_TINY_BUNDLES"
+    export TINY_BUNDLES=$PWD/.cache/tiny-bundles
+    step "$VENV/bin/python" -m tests.support.tiny_bundles "$TINY_BUNDLES"
+    local logs=() log failed=0
     for version in "${ready[@]}"; do
-        # Not the exporter's tests, nor those of distributions, whose numbers no version of Python changes.
-        step "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" \
-            --ignore=tests/export --ignore=tests/statistical
+        log=$PYTHONS_PLACE/$version.log
+        logs+=("$log")
+        "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" $CORE_AND_TARGET \
+            >"$log" 2>&1 &
+        running+=($!)
     done
+    # Side by side: most of these tests wait for each other's processes more than they compute.
+    for index in "${!ready[@]}"; do
+        wait "${running[$index]}" || failed=1
+        echo "== core and target on Python ${ready[$index]}"
+        cat "${logs[$index]}"
+    done
+    return "$failed"
 }
 
 # Make the environment of the Python $1 and print its version, which is the environment's name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def no_configuration() -> Iterator[None]:
                 patch.delenv(name)
         patch.setenv(CONFIG_VARIABLE, os.devnull)
         yield
+
+
+def pytest_configure() -> None:
+    """A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

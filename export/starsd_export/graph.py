@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir
@@ -34,25 +35,36 @@ def trace(model: PreTrainedModel, kv_dtype: str) -> onnx_ir.Model:
     config = model.config
     layers = config.num_hidden_layers
     arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))
-    # The tracer tells users about libraries that this program does not need.
+    traced = to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers))
+    _name_dimensions(traced)
+    return simplify(traced)
+
+
+def to_onnx(
+    module: torch.nn.Module,
+    arguments: tuple[Any, ...],
+    dynamic_shapes: tuple[Any, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+) -> onnx_ir.Model:
+    """Trace a module, quietly: the tracer tells users about libraries that this program does not need."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(graph, arguments, dynamic_shapes=_dynamic_shapes(layers), strict=False)
+        program = torch.export.export(module, arguments, dynamic_shapes=dynamic_shapes, strict=False)
         exported = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=OPSET,
-            input_names=graph_inputs(layers),
-            output_names=graph_outputs(layers),
+            input_names=list(inputs),
+            output_names=list(outputs),
             verbose=False,
             optimize=False,
         )
     if exported is None:
         raise RuntimeError("torch.onnx.export gave no program")
     traced: onnx_ir.Model = exported.model
-    _name_dimensions(traced)
-    return simplify(traced)
+    return traced
 
 
 def simplify(model: onnx_ir.Model) -> onnx_ir.Model:

@@ -86,7 +86,7 @@ def export_bundle(
     """
     options = options or ExportOptions()
     destination = destination.resolve()
-    _require_replaceable(destination)
+    require_replaceable(destination)
     progress(STEPS[0])
     checkpoint = open_checkpoint(source)
     require_room(destination, checkpoint.weight_bytes, options.weights)
@@ -113,7 +113,7 @@ def export_bundle(
     return load_bundle(destination, check_files=False)
 
 
-def _require_replaceable(destination: Path) -> None:
+def require_replaceable(destination: Path) -> None:
     """Only a bundle may give way to a new one: nobody who names a directory means its other files to go."""
     if not destination.is_dir() or (destination / MANIFEST_NAME).is_file():
         return
@@ -128,7 +128,7 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
     return Manifest(
         schema_version=1,
         name=options.name or checkpoint.name,
-        created_by=_versions(),
+        created_by=versions(),
         source=options.source or checkpoint.name,
         licence=checkpoint.licence,
         model=ModelShape(
@@ -184,7 +184,8 @@ def _tokenizer_size(checkpoint: Checkpoint) -> int:
     return 1 + max(ids)
 
 
-def _versions() -> str:
+def versions() -> str:
+    """What made a bundle."""
     libraries = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in libraries)
     return f"starsd-edge {__version__} ({versions})"

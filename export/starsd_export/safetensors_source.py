@@ -36,7 +36,7 @@ class SafetensorsSource:
             raise UsageError(f"{path} holds an adapter and not a whole model: merge it into its model first")
         if not (path / "config.json").exists():
             raise UsageError(f"{path} is no checkpoint: it has no config.json; {_instead(path)}")
-        self._config = _read_json(path / "config.json")
+        self._config = read_json(path / "config.json")
         self._index = _read_index(path)
         self._files = _weight_files(path, self._index)
 
@@ -99,7 +99,7 @@ class SafetensorsSource:
                 f"{self._path} has a tokenizer.model and no tokenizer.json: transformers makes one, with sentencepiece "
                 "installed, by AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
             )
-        contents = _read_json(path)
+        contents = read_json(path)
         try:
             tokenizer = tokenizers.Tokenizer.from_str(json.dumps(contents))
         except Exception as error:  # the library raises nothing more precise
@@ -119,11 +119,7 @@ class SafetensorsSource:
 
     def tensors(self) -> dict[str, Any]:
         """Every tensor by its name, as torch maps it from the file."""
-        found: dict[str, Any] = {}
-        for file in self._files:
-            with _opened(file) as tensors:
-                found |= {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  (no mapping)
-        return found
+        return dict(self._stored())
 
     def rope_factors(self) -> None:
         """All of RoPE stands in the configuration."""
@@ -141,26 +137,33 @@ class SafetensorsSource:
     def _scan(self) -> tuple[int, dict[str, str]]:
         """Elements in all tensors, and each tensor's hash by name."""
         elements, hashes = 0, {}
+        for name, stored in self._stored():
+            tensor = stored.contiguous()
+            elements += tensor.numel()
+            raw = tensor.reshape(-1).view(dtype=_byte_dtype()).numpy().tobytes()
+            label = f"{tensor.dtype} {list(tensor.shape)} ".encode()
+            hashes[name] = hashlib.sha256(label + raw).hexdigest()
+        return elements, hashes
+
+    def _stored(self) -> Iterator[tuple[str, Any]]:
+        """Every tensor of every file, each name once."""
+        seen: set[str] = set()
         for file in self._files:
             with _opened(file) as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (a safetensors handle is no mapping)
-                    if name in hashes:
+                    if name in seen:
                         raise UsageError(f"{file} holds {name}, which another file of {self._path} holds too")
-                    tensor = tensors.get_tensor(name).contiguous()
-                    elements += tensor.numel()
-                    raw = tensor.reshape(-1).view(dtype=_byte_dtype()).numpy().tobytes()
-                    label = f"{tensor.dtype} {list(tensor.shape)} ".encode()
-                    hashes[name] = hashlib.sha256(label + raw).hexdigest()
-        if lost := sorted(set(self._index) - set(hashes)):
+                    seen.add(name)
+                    yield name, tensors.get_tensor(name)
+        if lost := sorted(set(self._index) - seen):
             raise UsageError(f"{self._path / _INDEX} names {lost[0]}, which no file holds: fetch the checkpoint again")
-        return elements, hashes
 
 
 def _read_index(path: Path) -> dict[str, str]:
     """The file that each tensor of a sharded checkpoint is in; empty where there is no index or it is not used."""
     if (path / _WHOLE).is_file() or not (path / _INDEX).is_file():
         return {}
-    index = _read_json(path / _INDEX).get("weight_map")
+    index = read_json(path / _INDEX).get("weight_map")
     if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
         raise UsageError(f"{path / _INDEX} does not say which file holds which tensor: fetch the checkpoint again")
     return index
@@ -213,10 +216,15 @@ def _instead(directory: Path) -> str:
 
 
 def _read_json_or_nothing(path: Path) -> dict[str, Any]:
-    return _read_json(path) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint.
+
+    Raises:
+        UsageError: there is none.
+    """
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -6,17 +6,14 @@ both are errors, because either makes another model than the checkpoint's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from starsd_edge.errors import UsageError
-
-_NAMED = 3
-"""Tensors named in a message; the rest are counted."""
+from starsd_export.tensor_fit import require_fit
 
 
 def load_model(config: PreTrainedConfig, tensors: Mapping[str, torch.Tensor], path: Any) -> PreTrainedModel:
@@ -42,20 +39,5 @@ def load_model(config: PreTrainedConfig, tensors: Mapping[str, torch.Tensor], pa
         ignore_mismatched_sizes=True,  # they are reported below, with their names
         local_files_only=True,
     )
-    shapes = (f"{name} {list(given)} instead of {list(wanted)}" for name, given, wanted in found["mismatched_keys"])
-    problems = [
-        *_problem("lacks", found["missing_keys"]),
-        *_problem("has in another shape than its configuration says", shapes),
-        *_problem(f"has, without a place in {family.__name__},", found["unexpected_keys"]),
-    ]
-    if problems:
-        raise UsageError(f"{path} does not fit its configuration: it {'; it '.join(problems)}")
+    require_fit(path, family.__name__, found["missing_keys"], found["mismatched_keys"], found["unexpected_keys"])
     return model.eval()
-
-
-def _problem(what: str, names: Iterable[str]) -> list[str]:
-    names = sorted(names)
-    if not names:
-        return []
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [f"{what} {', '.join(names[:_NAMED])}{rest}"]

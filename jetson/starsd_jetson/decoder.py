@@ -10,120 +10,23 @@ of depth d fills the KV up to n + 1 + d rows and emits at most d + 1 tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import Engine, Step, causal_mask
-from starsd_edge.speculation.sampling import Sampler, SamplingParams
+from starsd_edge.speculation.sampling import Sampler
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.speculation.verify import verify
 from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
 from starsd_edge.text.stream import TextStream
 from starsd_edge.text.tokenizer import Tokenizer
+from starsd_jetson.answers import CANCELLED, Answer, Piece, Request, Span, check_prompt
 from starsd_jetson.drafting import Draft, DraftSource
 from starsd_jetson.kept_sequence import KeptSequence
 
-CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True)
-class Request:
-    """One answer that is wanted.
-
-    Attributes:
-        prompt: token ids, at least one.
-        sampling: how to choose tokens.
-        max_tokens: most tokens of the answer.
-        context: most tokens of prompt and answer together.
-        shape: largest draft tree; `branching` 1 verifies chains only.
-        stop: strings that end the answer and are not part of it. Like an end of sequence they do not end it before it
-            has the `min_tokens` of `sampling`: one completed by an earlier token is text.
-        ignore_eos: an end-of-sequence token is a token of the answer like any other, and `min_tokens` does not forbid
-            it.
-
-    Raises:
-        UsageError: fewer tokens are allowed than are asked for.
-    """
-
-    prompt: Sequence[int]
-    sampling: SamplingParams
-    max_tokens: int
-    context: int
-    shape: DraftShape
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        if self.sampling.min_tokens > self.max_tokens:
-            raise UsageError(
-                f"at least {self.sampling.min_tokens} and at most {self.max_tokens} tokens: "
-                "lower --min-tokens or raise --max-tokens"
-            )
-
-
-@dataclass(frozen=True)
-class Span:
-    """Text that one token made final.
-
-    Attributes:
-        text: not empty.
-        origin: what drafted the token: `HUB`, `NGRAM`, or `NONE` for one that the target added itself. Text that waited
-            for its last bytes, or in a possible stop string, counts to the token that let it go.
-    """
-
-    text: str
-    origin: str
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What one round added to the answer.
-
-    Attributes:
-        spans: text that is final now, by where it is from; none while a character or a possible stop string is
-            incomplete.
-        tokens: the ids.
-        origins: for each id what drafted it, as in `Span`.
-    """
-
-    spans: tuple[Span, ...]
-    tokens: tuple[int, ...]
-    origins: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The text of the spans."""
-        return "".join(span.text for span in self.spans)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A finished answer.
-
-    Attributes:
-        token_ids: the answer's tokens, without the end-of-sequence token that ended it, with the one that completed a
-            stop string.
-        text: their text, without the stop string.
-        finish_reason: "stop" (end of sequence or stop string), "length" (max_tokens or the context) or "cancelled".
-        prompt_tokens: length of the prompt.
-        reused_tokens: of them, those whose KV an earlier answer had left.
-        stats: sums over the rounds.
-        prefill_s: from the start to the first token, in seconds.
-        decode_s: from the first token to the end, in seconds.
-    """
-
-    token_ids: tuple[int, ...]
-    text: str
-    finish_reason: str
-    prompt_tokens: int
-    reused_tokens: int
-    stats: RoundStats
-    prefill_s: float
-    decode_s: float
+__all__ = ["Answer", "Piece", "Request", "Span", "decode", "fit"]
 
 
 def decode(
@@ -165,17 +68,6 @@ def decode(
     finally:
         source.end()
     return answering.answer()
-
-
-def check_prompt(request: Request) -> None:
-    """Raises UsageError unless the prompt has tokens and leaves room for an answer."""
-    if not request.prompt:
-        raise UsageError("the prompt is empty: give it some text")
-    if len(request.prompt) >= request.context:
-        raise UsageError(
-            f"the prompt has {len(request.prompt)} tokens and the context holds {request.context}: "
-            "shorten the prompt or raise --context"
-        )
 
 
 def fit(tree: DraftTree, shape: DraftShape, vocab_size: int) -> DraftTree:

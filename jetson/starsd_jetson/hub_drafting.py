@@ -100,6 +100,7 @@ class HubDrafts:
         self._asked_at = 0.0
         self._taken_at: float | None = None
         self._asked_now = False
+        self._first_epoch: int | None = None
         self._ready: Draft | None = None
         self._bytes_up = 0
         self._bytes_down = 0
@@ -133,6 +134,8 @@ class HubDrafts:
         if asked is not None:
             self._asked_at = self._clock()
             self._asked_now = True
+            if self._first_epoch is None:
+                self._first_epoch = asked.epoch
             self._bytes_up += asked.frame_bytes
 
     def take(self) -> Draft:
@@ -176,8 +179,8 @@ class HubDrafts:
         if arrived is None:
             return None
         self._bytes_down += arrived.frame_bytes
-        if arrived.epoch > 1 or self._patience.round_trips.samples == 0:
-            # A session's first draft includes the hub's prefill and says little about the next.
+        if arrived.epoch not in (1, self._first_epoch) or self._patience.round_trips.samples == 0:
+            # The first draft of a session, or of an answer, includes the hub's prefill and says little about the next.
             self._patience.answered(arrived.round_trip_us / 1e6)
         tree = self._rebase(arrived)
         if len(tree) == 0:

@@ -61,6 +61,7 @@ class HubLink:
             line may be the hub's words.
         clock: monotonic seconds.
         uniform: a random number in [0, 1), for the jitter.
+        draft_window: show the hub only so many of the last rows of a text that it joins; None for all of it.
     """
 
     def __init__(
@@ -70,13 +71,14 @@ class HubLink:
         notify: Callable[[str], None],
         clock: Callable[[], float],
         uniform: Callable[[], float],
+        draft_window: int | None = None,
     ) -> None:
         self._address = address
         self._notify = notify
         self._clock = clock
         self._backoff = Backoff(uniform)
         self._changed = threading.Condition()
-        self._protocol = TargetProtocol(hello, clock)
+        self._protocol = TargetProtocol(hello, clock, draft_window)
         self._channels: dict[TargetSession, HubChannel] = {}
         self._outbox: deque[bytes] = deque()
         self._thread = threading.Thread(target=self._run, name="hub-link", daemon=True)

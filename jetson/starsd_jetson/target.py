@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import UsageError
+from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec
 from starsd_edge.runtime.loading import open_engine
@@ -14,6 +17,10 @@ from starsd_edge.text.tokenizer import Tokenizer
 
 DEFAULT_DRAFT_DEPTH = 4
 """On a CPU a verify pass of five rows costs little more than one of one row."""
+
+FeatureForm = Literal["auto", "fp16", "int8"]
+CODECS_OF: Mapping[FeatureForm, tuple[str, ...]] = {"auto": (FLOAT16, INT8), "fp16": (FLOAT16,), "int8": (INT8,)}
+"""Codecs by preference. Left to us, features go as they are, to a hub that takes them so."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,15 @@ class Target:
             raise UsageError(f"a context of {wanted} tokens is more than the {most} of {self.bundle.path.name}")
         return most if wanted is None else wanted
 
-    def hello(self, name: str, shape: DraftShape, context: int) -> Hello:
-        """What the hub has to know: this target asks for trees of at most `shape` and holds `context` tokens."""
+    def hello(self, name: str, shape: DraftShape, context: int, features: FeatureForm = "auto") -> Hello:
+        """What the hub has to know.
+
+        Args:
+            name: for the hub's monitor and log.
+            shape: the largest tree it asks for.
+            context: most tokens of prompt and answer together.
+            features: how features travel to a drafter that wants them.
+        """
         spec, fingerprints = self.engine.spec, self.bundle.manifest.fingerprints
         return Hello(
             versions=[WIRE_VERSION],
@@ -69,7 +83,7 @@ class Target:
             feature_fp=fingerprints.feature_fp,
             feature_kind=spec.feature_kind,
             feature_width=spec.feature_width,
-            codecs=["f2"] if spec.feature_width else [],
+            codecs=list(CODECS_OF[features]) if spec.feature_width else [],
             max_tree=min(shape.max_nodes + 1, spec.max_tree),
             max_depth=shape.max_depth,
             max_context=context,

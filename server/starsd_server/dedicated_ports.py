@@ -42,15 +42,17 @@ class DedicatedPorts:
 
     def check(self) -> None:
         """Raises UsageError when not a single port can be had."""
-        failure = ""
+        failure = "it is the main port"
+        host, main_port = self._main.getsockname()[:2]
         for port in self._leases.ports:
+            if port == main_port:  # which could be bound once more as long as nobody listens on it
+                continue
             try:
                 listen_beside(self._main, port).close()
             except OSError as error:
                 failure = os.strerror(error.errno) if error.errno else str(error)
             else:
                 return
-        host = self._main.getsockname()[0]
         raise UsageError(f"no port of --port-range {_named(self._leases.ports)} can be had on {host}: {failure}")
 
     def hand_out(self, owner: str) -> OwnPort | Refusal:

@@ -10,16 +10,15 @@ goes in turns of `rows_per_turn` rows, between which requests of other sessions 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.telemetry.hub_facts import QueueDepth
+from starsd_server.pending_rows import PendingRows, feature_bytes
 
 QueuedAction = OpenSession | Feed | QueueDraft | DropSession
 """The actions of the protocol that are work for the drafting thread."""
@@ -91,7 +90,8 @@ class DraftQueue:
         self._drafts_per_feed = drafts_per_feed
         self._endings: deque[int] = deque()
         self._openings: dict[int, OpenSession] = {}
-        self._rows: dict[int, _PendingRows] = {}
+        self._rows: dict[int, PendingRows] = {}
+        self._waiting_bytes: Counter[str] = Counter()
         self._requests: dict[int, QueueDraft] = {}
         self._drafts_since_feed = 0
         self._superseded = 0
@@ -110,7 +110,7 @@ class DraftQueue:
         """Take in what the protocol wants of the drafting thread."""
         if isinstance(action, Feed):
             if len(action.rows.ids):
-                self._rows.setdefault(action.rows.session, _PendingRows()).append(action.rows)
+                self._put_rows(action)
         elif isinstance(action, QueueDraft):
             self._put_request(action)
         elif isinstance(action, OpenSession):
@@ -130,6 +130,19 @@ class DraftQueue:
             return self._take_rows(feedable)
         return self._take_request(self._order.choose(ready)) if ready else None
 
+    def waiting_bytes(self, owner: str) -> int:
+        """Memory of the features that wait for the drafter, of all sessions of this key."""
+        return self._waiting_bytes[owner]
+
+    def _put_rows(self, feed: Feed) -> None:
+        self._rows.setdefault(feed.rows.session, PendingRows(feed.owner)).append(feed.rows)
+        self._waiting_bytes[feed.owner] += feature_bytes(feed.rows)
+
+    def _release(self, owner: str, freed: int) -> None:
+        self._waiting_bytes[owner] -= freed
+        if self._waiting_bytes[owner] == 0:
+            del self._waiting_bytes[owner]
+
     def _put_request(self, request: QueueDraft) -> None:
         waiting = self._requests.get(request.session)
         if waiting is not None:
@@ -141,7 +154,9 @@ class DraftQueue:
     def _drop(self, session: int) -> None:
         if self._requests.pop(session, None) is not None:
             self._dropped += 1
-        self._rows.pop(session, None)
+        pending = self._rows.pop(session, None)
+        if pending is not None:
+            self._release(pending.owner, pending.feature_bytes)
         if self._openings.pop(session, None) is None:
             self._endings.append(session)
 
@@ -156,58 +171,21 @@ class DraftQueue:
     def _take_rows(self, session: int) -> Absorb:
         self._drafts_since_feed = 0
         pending = self._rows.pop(session)
-        rows = pending.take(self._rows_per_turn)
+        rows = self._next_of(pending)
         if pending.count:
             self._rows[session] = pending  # to the end: prefills of several sessions take turns
         return Absorb(rows)
+
+    def _next_of(self, pending: PendingRows) -> NewRows:
+        rows = pending.take(self._rows_per_turn)
+        self._release(pending.owner, feature_bytes(rows))
+        return rows
 
     def _take_request(self, request: QueueDraft) -> Answer:
         self._drafts_since_feed += 1
         del self._requests[request.session]
         pending = self._rows.pop(request.session, None)
-        return Answer(request, None if pending is None else pending.take(self._rows_per_turn))
-
-
-class _PendingRows:
-    """Rows of one session that the drafter has not seen, in order."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._parts: deque[NewRows] = deque()
-
-    def append(self, rows: NewRows) -> None:
-        self._parts.append(rows)
-        self.count += len(rows.ids)
-
-    def take(self, limit: int) -> NewRows:
-        """Up to `limit` rows as one piece."""
-        parts: list[NewRows] = []
-        room = limit
-        while self._parts and room:
-            part = self._parts.popleft()
-            if len(part.ids) > room:
-                part, rest = _split(part, room)
-                self._parts.appendleft(rest)
-            parts.append(part)
-            room -= len(part.ids)
-        self.count -= limit - room
-        return _join(parts)
-
-
-def _split(rows: NewRows, at: int) -> tuple[NewRows, NewRows]:
-    head, tail = (None, None) if rows.features is None else (rows.features[:at], rows.features[at:])
-    return (
-        replace(rows, ids=rows.ids[:at], features=head),
-        replace(rows, first_row=rows.first_row + at, ids=rows.ids[at:], features=tail),
-    )
-
-
-def _join(parts: Sequence[NewRows]) -> NewRows:
-    if len(parts) == 1:
-        return parts[0]
-    ids = [token for part in parts for token in part.ids]
-    features = [part.features for part in parts if part.features is not None]
-    return replace(parts[0], ids=ids, features=np.concatenate(features) if features else None)
+        return Answer(request, None if pending is None else self._next_of(pending))
 
 
 @dataclass(frozen=True)
@@ -234,6 +212,11 @@ class WorkQueue:
         """How much waits now."""
         with self._changed:
             return self._queue.depth
+
+    def waiting_bytes(self, owner: str) -> int:
+        """Memory of the features that wait for the drafter, of all sessions of this key."""
+        with self._changed:
+            return self._queue.waiting_bytes(owner)
 
     def put(self, action: QueuedAction) -> None:
         """Add work; returns at once."""

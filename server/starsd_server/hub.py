@@ -63,14 +63,15 @@ class Hub:
         self._drafters = registry.drafters
         self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
         self._own_ports = len(settings.door.own_ports or ())
+        self._queue = WorkQueue(DraftQueue(), clock)
         self._protocol = HubProtocol(
             self._hub_id,
             registry.offer,
             settings.limits,
             lambda: secrets.token_bytes(TAG_BYTES),
             self._door.own_port if self._own_ports else None,
+            self._queue.waiting_bytes,
         )
-        self._queue = WorkQueue(DraftQueue(), clock)
         self._desk = DraftingDesk(self._drafters, clock)
         self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
         self._connections: dict[Peer, HubConnection] = {}

@@ -65,7 +65,9 @@ class _FactsCollector(Collector):
             "starsd_hub_lag_seconds", "Drafting thread: time not at work while work waited.", facts.time.lag_s
         )
         yield _counter("starsd_auth_failures", "Connections with no token or a wrong one.", facts.auth_failures)
-        yield _counter("starsd_turned_away", "Connections refused because the hub was full.", facts.turned_away)
+        yield _counter(
+            "starsd_turned_away", "Connections refused: the hub was full, or the ticket not good.", facts.turned_away
+        )
         stale = facts.queue.superseded + sum(count for why, count in facts.dropped.items() if why in _STALE)
         yield _counter("starsd_stale_drops", "Requests and drafts that nobody waited for any more.", stale)
         yield _bytes(facts)

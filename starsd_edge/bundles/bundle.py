@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import msgspec
 
@@ -13,8 +15,12 @@ from starsd_edge.bundles.manifest import GRAPH_REVISION, SCHEMA_VERSION, Manifes
 from starsd_edge.errors import BundleError
 
 TOKENIZER_NAME = "tokenizer.json"
+TARGET_KIND = "target"
+_USES = {TARGET_KIND: "run-target", "draft-head": "run-draft alone (a head that drafts)"}
 _MAX_MANIFEST_BYTES = 1 << 20
 _REMEDY = "make the bundle again with `starsd-edge export`"
+
+ManifestType = TypeVar("ManifestType", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,8 @@ def load_bundle(path: Path, *, check_files: bool = True) -> Bundle:
     Raises:
         BundleError: missing, incomplete, altered (the file is named), or written for another version.
     """
-    manifest = _read_manifest(path)
-    _require_listed(path, manifest)
-    for name, digest in manifest.files.items():
-        _check_file(path, name, digest if check_files else None)
+    manifest = read_manifest(path, Manifest, TARGET_KIND)
+    check_listed_files(path, manifest.files, _needed(manifest), check_hashes=check_files)
     return Bundle(path, manifest)
 
 
@@ -60,13 +64,58 @@ def why_make(path: Path) -> str:
     return ""
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
+def write_manifest(directory: Path, manifest: msgspec.Struct) -> None:
     """Write manifest.json into a directory that holds every other file of the bundle."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     (directory / MANIFEST_NAME).write_bytes(text + b"\n")
 
 
-def _read_manifest(path: Path) -> Manifest:
+def bundle_kind(path: Path) -> str:
+    """What a bundle is for, from its manifest alone.
+
+    Raises:
+        BundleError: no manifest, or a damaged one.
+    """
+    file, data = _read_file(path)
+    return _head_of(file, data).kind
+
+
+def read_manifest(path: Path, schema: type[ManifestType], kind: str) -> ManifestType:
+    """The manifest of a bundle that has to be of this kind.
+
+    Raises:
+        BundleError: missing, damaged, of another kind, or written for another version.
+    """
+    file, data = _read_file(path)
+    head = _head_of(file, data)
+    if head.kind != kind:
+        raise BundleError(f"{path} is a bundle for {_USES.get(head.kind, head.kind)}, not for {_USES[kind]}")
+    try:
+        return msgspec.json.decode(data, type=schema)
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{file} is damaged ({error}): {_REMEDY}") from None
+
+
+def check_listed_files(
+    path: Path, files: Mapping[str, str], needed: Iterable[str], *, check_hashes: bool = True
+) -> None:
+    """Check that a bundle's files are there and, by their sha256, what they were.
+
+    Args:
+        files: the hash of each, by its name.
+        needed: names that must be among them.
+
+    Raises:
+        BundleError: names the file.
+    """
+    for name in needed:
+        if name not in files:
+            raise BundleError(f"{path / MANIFEST_NAME} names {name} without its hash: {_REMEDY}")
+    for name, digest in files.items():
+        _check_file(path, name, digest if check_hashes else None)
+
+
+def _read_file(path: Path) -> tuple[Path, bytes]:
     file = path / MANIFEST_NAME
     try:
         with file.open("rb") as stream:
@@ -82,32 +131,34 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(
             f"{file} is not a manifest of this program (larger than {_MAX_MANIFEST_BYTES} bytes): {_REMEDY}"
         )
+    return file, data
+
+
+class _Head(msgspec.Struct):
+    """What every manifest says."""
+
+    schema_version: int
+    kind: str = TARGET_KIND
+
+
+def _head_of(file: Path, data: bytes) -> _Head:
     try:
-        _require_version(file, data)
-        return msgspec.json.decode(data, type=Manifest)
+        head = msgspec.json.decode(data, type=_Head)
     except msgspec.DecodeError as error:
         raise BundleError(f"{file} is damaged ({error}): {_REMEDY}") from None
-
-
-class _Version(msgspec.Struct):
-    schema_version: int
-
-
-def _require_version(file: Path, data: bytes) -> None:
-    version = msgspec.json.decode(data, type=_Version).schema_version
-    if version != SCHEMA_VERSION:
+    if head.schema_version != SCHEMA_VERSION:
         raise BundleError(
-            f"{file} has schema version {version} and this program reads version {SCHEMA_VERSION}: {_REMEDY}"
+            f"{file} has schema version {head.schema_version} and this program reads version {SCHEMA_VERSION}: "
+            f"{_REMEDY}"
         )
+    return head
 
 
-def _require_listed(path: Path, manifest: Manifest) -> None:
+def _needed(manifest: Manifest) -> list[str]:
     needed = [manifest.graph.file, manifest.graph.weights_file, TOKENIZER_NAME]
     if manifest.text.chat_template is not None:
         needed.append(manifest.text.chat_template)
-    for name in needed:
-        if name not in manifest.files:
-            raise BundleError(f"{path / MANIFEST_NAME} names {name} without its hash: {_REMEDY}")
+    return needed
 
 
 def _check_file(path: Path, name: str, digest: str | None) -> None:

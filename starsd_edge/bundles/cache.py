@@ -3,6 +3,7 @@
 $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     models/<name>/     checkpoints fetched by `pull`
     bundles/<name>/    what `export` wrote
+    verify-curves/     what `doctor --network` measured
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from starsd_edge.errors import BundleError, UsageError, did_you_mean
 
 MANIFEST_NAME = "manifest.json"
 """The file that makes a directory a bundle."""
+_BUNDLES_OF_A_MODEL = {"fp32": "--weights fp32", "int8": "--weights int8", "eagle-int8": "--draft-head shipped"}
+"""The usual ones: the end of the name, and the options that make it."""
 CACHE_VARIABLE = "STARSD_CACHE"
 
 
@@ -25,7 +28,7 @@ def cache_dir() -> Path:
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _expanded(chosen).absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     if Path(xdg).is_absolute():  # the XDG rules say to ignore a relative one
         return Path(xdg) / "starsd-edge"
@@ -53,7 +56,7 @@ def find_bundle(name_or_path: str) -> Path:
     Raises:
         BundleError: there is no bundle of that name and no directory there.
     """
-    path = Path(name_or_path).expanduser()
+    path = _expanded(name_or_path)
     is_name = not _is_written_as_path(name_or_path)
     if is_name and not (path / MANIFEST_NAME).exists() and (bundles_dir() / name_or_path).is_dir():
         return bundles_dir() / name_or_path
@@ -73,18 +76,24 @@ def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:
     if not is_name:
         return f"no bundle at {path}: give the directory that `starsd-edge export` wrote"
     names = bundle_names()
+    known = f"no bundle named {given!r} (here: {', '.join(names) or 'none yet'})"
+    command = _how_to_make(given)
+    if command:
+        return f"{known}: `{command}` makes it"
     meant = did_you_mean(given, names)
-    if meant:
-        return f"no bundle named {given!r}{meant}"
-    return f"no bundle named {given!r} (here: {', '.join(names) or 'none yet'}): make one with `{_how_to_make(given)}`"
+    return f"no bundle named {given!r}{meant}" if meant else f"{known}: make one with `starsd-edge export`"
 
 
 def _how_to_make(name: str) -> str:
-    """The command for a bundle of that name, as far as the name tells it."""
+    """The command for a bundle of this name that a user finds in the README; "" for another."""
     from starsd_edge.bundles.catalogue import CATALOGUE  # which knows this module
 
-    stem, _, weights = name.rpartition("-")
-    return f"starsd-edge export {stem} --weights {weights}" if stem in CATALOGUE else "starsd-edge export"
+    commands = {
+        f"{model}-{suffix}": f"starsd-edge export {model} {options}"
+        for model in CATALOGUE
+        for suffix, options in _BUNDLES_OF_A_MODEL.items()
+    }
+    return commands.get(name, "")
 
 
 def bundle_names() -> list[str]:
@@ -92,6 +101,11 @@ def bundle_names() -> list[str]:
     return sorted(
         path.parent.name for path in bundles_dir().glob(f"*/{MANIFEST_NAME}") if not path.parent.name.startswith(".")
     )
+
+
+def _expanded(path: str) -> Path:
+    """With a home directory in the place of its ~; as it is where nobody knows that directory."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (unlike Path's, it does not mind an unknown home)
 
 
 def _is_written_as_path(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
+from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
@@ -14,6 +15,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
     group.callback()(_group)
     add_command(group, "decode", decode, BenchDecodeOptions)
+    add_command(group, "drafts", drafts, BenchDraftsOptions)
     app.add_typer(group, name="bench")
 
 
@@ -39,3 +41,27 @@ def decode(options: BenchDecodeOptions) -> None:
         write_report(options.json, outcome.report)
     if not outcome.exact:
         raise StarsdError("ways of decoding that must give the same tokens did not: this is a fault, please report it")
+
+
+def drafts(options: BenchDraftsOptions) -> None:
+    """Measure how well a drafter foresees a target: tokens per round and survival by level, without the clock.
+
+    The target decodes held-out prompts once; the drafter is then asked under every token. Texts that loop are reported
+    apart, because they are easy.
+    """
+    import sys
+
+    from rich.console import Console
+
+    from starsd_edge.bench.figures import check_report_path, write_report
+    from starsd_edge.cli.bench_drafts import DraftsBench
+    from starsd_edge.cli.bench_drafts_table import show_rows
+    from starsd_edge.cli.bench_output import progress_lines
+
+    if options.json is not None:
+        check_report_path(options.json)
+    with progress_lines() as progress:
+        report, rows = DraftsBench(options, progress).run()
+    show_rows(rows, Console(file=sys.stdout, width=80, highlight=False))
+    if options.json is not None:
+        write_report(options.json, report)

@@ -18,7 +18,8 @@ from starsd_edge.bench.verify_curve import measure_verify
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli import bench_modes, bench_rivals
-from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
+from starsd_edge.cli.bench_decode_options import BenchDecodeOptions, HubDrafter
+from starsd_edge.cli.drafters import drafter_kind
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import UsageError
@@ -35,7 +36,6 @@ _NO_SETTINGS = ("drafter", "json")
 """Options that the report has in another form, or that make no difference to it."""
 PLAIN_SPINNING = "plain_spinning"
 ONE_THREAD = "speculative_1_thread"
-_CAUSAL_LM = "causal-lm"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class DecodeBench:
         from starsd_jetson.target import draft_shape
 
         options = self._options
-        shape = draft_shape(target.engine.spec, options.draft_depth, None, None)
+        shape = draft_shape(target.engine.spec, options.draft_depth, options.draft_nodes, options.draft_branching)
         self._add(bench_modes.OurMode(PLAIN, target, NoDrafts(), shape), "plain")
         if options.tune:
             engine = open_engine(target.bundle, options.device, self._threads, spinning=True)
@@ -161,9 +161,16 @@ class DecodeBench:
         self._add(bench_modes.OurMode(NGRAM, target, NgramDrafts(), shape), "local ngram")
         for number, drafter in enumerate(options.drafters):
             name = SPECULATIVE if number == 0 else f"{SPECULATIVE}_{drafter.replace('-', '_')}"
-            self._add_hub(name, f"hub {drafter}", drafter, options.hub_threads or self._threads, target, shape, stack)
-        if options.tune and _CAUSAL_LM in options.drafters:
-            self._add_hub(ONE_THREAD, "hub 1 thread", _CAUSAL_LM, 1, target, shape, stack)
+            title = f"hub {self._kind(drafter)}"
+            self._add_hub(name, title, drafter, options.hub_threads or self._threads, target, shape, stack)
+        if options.tune and HubDrafter.DRAFT.value in options.drafters:
+            self._add_hub(ONE_THREAD, "hub 1 thread", HubDrafter.DRAFT.value, 1, target, shape, stack)
+
+    def _kind(self, drafter: str) -> str:
+        """What a drafter is called by the hub."""
+        if drafter != HubDrafter.DRAFT.value or self._options.draft is None:
+            return drafter
+        return drafter_kind(find_bundle(self._options.draft))
 
     def _add_hub(
         self,
@@ -175,9 +182,9 @@ class DecodeBench:
         shape: DraftShape,
         stack: ExitStack,
     ) -> None:
-        self._progress(f"starting a hub: {drafter}")
-        arguments = ["--drafter", drafter, "--threads", str(threads), "--require-drafter"]
-        if drafter == _CAUSAL_LM and self._options.draft is not None:
+        self._progress(f"starting a {title}")
+        arguments = ["--threads", str(threads), "--require-drafter"]
+        if drafter == HubDrafter.DRAFT.value and self._options.draft is not None:
             arguments.insert(0, str(find_bundle(self._options.draft)))
         url = stack.enter_context(hub_process(arguments))
         link = stack.enter_context(bench_modes.hub_link(url, target, shape))

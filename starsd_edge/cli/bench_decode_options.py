@@ -17,7 +17,7 @@ from starsd_edge.errors import UsageError
 class HubDrafter(str, Enum):
     """Drafters that a bench can start a hub with."""
 
-    CAUSAL_LM = "causal-lm"
+    DRAFT = "draft"
     NGRAM = "ngram"
 
 
@@ -34,7 +34,9 @@ class BenchDecodeOptions:
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Bundle of the hub's draft model (drafter causal-lm).", autocompletion=bundle_names, show_default=False
+            help="Bundle of the hub's draft model or head (drafter draft).",
+            autocompletion=bundle_names,
+            show_default=False,
         ),
     ] = None
     drafter: Annotated[
@@ -50,6 +52,8 @@ class BenchDecodeOptions:
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer.")] = 128
     repeats: Annotated[int, typer.Option(min=1, help="How often all prompts are answered in every way.")] = 1
     draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
+    draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
+    draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
     draft_wait: Annotated[
         float | None,
         typer.Option(min=0, help="Most seconds to wait for a draft; without it, as long as waiting pays."),
@@ -80,15 +84,15 @@ class BenchDecodeOptions:
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.", show_default=False)] = None
 
     def __post_init__(self) -> None:
-        if self.drafter and HubDrafter.CAUSAL_LM in self.drafter and self.draft is None:
-            raise UsageError("--drafter causal-lm needs a draft model: --draft BUNDLE")
-        if self.drafter and HubDrafter.CAUSAL_LM not in self.drafter and self.draft is not None:
-            raise UsageError("--draft is for --drafter causal-lm: leave one of them out")
+        if self.drafter and HubDrafter.DRAFT in self.drafter and self.draft is None:
+            raise UsageError("--drafter draft needs a draft model: --draft BUNDLE")
+        if self.drafter and HubDrafter.DRAFT not in self.drafter and self.draft is not None:
+            raise UsageError("--draft is for --drafter draft: leave one of them out")
         check_seconds("--draft-wait", self.draft_wait)
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Kinds of drafter to measure, the one whose figures have the plain names first."""
+        """Drafters to measure, the one whose figures have the plain names first."""
         if self.drafter:
             return tuple(dict.fromkeys(kind.value for kind in self.drafter))
-        return (HubDrafter.NGRAM.value,) if self.draft is None else (HubDrafter.CAUSAL_LM.value, HubDrafter.NGRAM.value)
+        return (HubDrafter.NGRAM.value,) if self.draft is None else (HubDrafter.DRAFT.value, HubDrafter.NGRAM.value)

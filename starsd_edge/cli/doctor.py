@@ -69,7 +69,9 @@ class DoctorOptions:
         bool,
         typer.Option(help="With --network: time verify passes again instead of using kept times.", show_default=False),
     ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, nothing else.", show_default=False)] = False
+    as_json: Annotated[
+        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
+    ] = False
 
     @property
     def bundles(self) -> tuple[str, ...]:
@@ -77,11 +79,11 @@ class DoctorOptions:
         return (*self.named, *self.bundle)
 
     def __post_init__(self) -> None:
-        if self.network is not None and (self.hub is not None or self.port is not None):
+        if self.network and (self.hub or self.port is not None):
             raise UsageError("--network checks the link and nothing else: leave out --hub and --port")
-        if self.network is None and (self.acceptance is not None or self.remeasure):
+        if not self.network and (self.acceptance is not None or self.remeasure):
             raise UsageError("--acceptance and --remeasure need --network, the address of the hub")
-        if self.network is not None and len(self.bundles) > 1:
+        if self.network and len(self.bundles) > 1:
             raise UsageError("--network predicts for one bundle: name one")
 
 
@@ -98,14 +100,14 @@ def doctor(options: DoctorOptions) -> None:
     from starsd_edge.cli.doctor_output import reporting, show
 
     with reporting(options.as_json) as progress:
-        if options.network is None:
-            from starsd_edge.cli.doctor_machine import check_all
-
-            report = check_all(options, progress)
-        else:
+        if options.network:
             from starsd_edge.cli.doctor_network import check_network
 
             report = check_network(options, options.network, progress)
+        else:
+            from starsd_edge.cli.doctor_machine import check_all
+
+            report = check_all(options, progress)
 
     show(report, options.as_json)
     if report.exit_code:

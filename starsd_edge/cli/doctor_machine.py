@@ -50,7 +50,7 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     Raises:
         UsageError: the hub's address is none.
     """
-    if options.hub is not None:
+    if options.hub:
         hub_address(options.hub, None)  # a wrong one is known before anything is looked at
     names = [*options.bundles] or bundle_names()
     return Report([*_check_machine(options, progress), *_check_bundles(names, options, progress)])
@@ -102,7 +102,7 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, progress: Progr
     for name in names:
         progress(f"the bundle {name}")
         asked = (yield from _check_bundle(name, options)) or asked
-    if options.hub is None:
+    if not options.hub:
         yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
     elif not asked:
         yield from _check_hub(options, None)
@@ -124,7 +124,7 @@ def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None,
         return False
     target, finding = _run_engine(bundle, options.threads)
     yield finding
-    if target is None or options.hub is None:
+    if target is None or not options.hub:
         return False
     yield from _check_hub(options, target)
     return True

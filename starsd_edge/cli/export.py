@@ -27,8 +27,23 @@ class ExportCommandOptions:
             autocompletion=model_names,
         ),
     ]
-    weights: Annotated[str, typer.Option(help="fp32, or int8 (weight-only, for the CPU).")] = "fp32"
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="fp32, or int8 (weight-only, for the CPU). Default: fp32 for a model, int8 for a head.",
+            show_default=False,
+        ),
+    ] = None
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
+    draft_head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Instead, make a draft bundle for hubs: this head, of `train-draft` or published, with what it needs "
+            "of the model; shipped takes the one that comes with this program.",
+            show_default=False,
+        ),
+    ] = None
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Directory of the bundle. Default: in the cache, found by its name later."),
@@ -43,33 +58,67 @@ def register(app: typer.Typer) -> None:
 def export(options: ExportCommandOptions) -> None:
     """Export a model to a bundle: graph, weights, tokenizer and a manifest with a hash of every file.
 
-    The graph is compared with the model it was made from before the bundle is put in place.
+    The graph is compared with the model it was made from before the bundle is put in place. With --draft-head it is a
+    head's bundle, for `run-draft`.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
-    from starsd_edge.bundles.cache import bundles_dir
     from starsd_edge.bundles.catalogue import find_entry, resolve_model
-    from starsd_edge.bundles.hugging_face import parse_hub_name
     from starsd_edge.cli.fetching import fetch_progress
-    from starsd_export.pipeline import ExportOptions, export_bundle
 
-    kind = ExportOptions(weights=options.weights, kv_dtype=options.kv)
     with fetch_progress(find_entry(options.model)) as fetched:
         source = resolve_model(options.model, fetched)
+    if options.draft_head is not None:
+        _export_head(options, source, options.draft_head)
+    else:
+        _export_model(options, source)
+
+
+def _export_model(options: ExportCommandOptions, source: Path) -> None:
+    from starsd_edge.bundles.hugging_face import parse_hub_name
+    from starsd_export.pipeline import ExportOptions, export_bundle
+
+    kind = ExportOptions(weights=options.weights or "fp32", kv_dtype=options.kv)
     hub_name = parse_hub_name(options.model)
-    stem = hub_name.short if hub_name else _stem(options.model)
-    name = f"{stem}-{options.weights}" + ("" if options.kv == "float16" else "-kv32")
+    name = f"{_short_name(options.model)}-{kind.weights}" + ("" if options.kv == "float16" else "-kv32")
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
-    destination = options.output or bundles_dir() / name
     started = time.monotonic()
     with _steps() as progress:
-        bundle = export_bundle(source, destination, replace(kind, name=name, source=label), progress)
-    size = sum(file.stat().st_size for file in bundle.path.iterdir())
+        bundle = export_bundle(source, _destination(options, name), replace(kind, name=name, source=label), progress)
     worst = max(bundle.manifest.parity.values())
     typer.echo(bundle.path)
-    typer.echo(f"{size / 1e6:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
     typer.echo(f"parity with transformers: within {worst:.1e}, chains bit for bit")
     for note in bundle.manifest.notes:
         typer.echo(f"note: {note}", err=True)
+
+
+def _export_head(options: ExportCommandOptions, source: Path, head: str) -> None:
+    from starsd_export.draft_heads.bundle import export_draft_bundle
+
+    weights = options.weights or "int8"
+    name = f"{_short_name(options.model)}-eagle-{weights}"
+    started = time.monotonic()
+    with _steps() as progress:
+        bundle = export_draft_bundle(source, head, _destination(options, name), weights, progress)
+    typer.echo(bundle.path)
+    typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+
+
+def _destination(options: ExportCommandOptions, name: str) -> Path:
+    from starsd_edge.bundles.cache import bundles_dir
+
+    return options.output or bundles_dir() / name
+
+
+def _size(directory: Path) -> str:
+    return f"{sum(file.stat().st_size for file in directory.iterdir()) / 1e6:,.0f} MB"
+
+
+def _short_name(model: str) -> str:
+    from starsd_edge.bundles.hugging_face import parse_hub_name
+
+    hub_name = parse_hub_name(model)
+    return hub_name.short if hub_name else _stem(model)
 
 
 def _stem(model: str) -> str:

@@ -26,7 +26,18 @@ from starsd_edge.cli.settings_loading import load_settings
 from starsd_edge.errors import StarsdError, UsageError
 
 PROGRAM = "starsd-edge"
-COMMAND_MODULES = ("pull", "export", "run_draft", "run_target", "monitor", "demo", "bench", "doctor", "config")
+COMMAND_MODULES = (
+    "pull",
+    "export",
+    "train_draft",
+    "run_draft",
+    "run_target",
+    "monitor",
+    "demo",
+    "bench",
+    "doctor",
+    "config",
+)
 
 _TERMINATED = 128 + signal.SIGTERM
 _FULL = (errno.ENOSPC, errno.EDQUOT)

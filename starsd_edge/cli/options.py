@@ -112,7 +112,8 @@ def _option_field(field: Field[Any], annotation: Any, panel: str | None) -> Opti
     repeated = _is_repeated(written)
     one = get_args(written)[0] if repeated else _without_none(written)
     if repeated:
-        written, default = list[one], None  # type: ignore[valid-type]  # as typer writes it
+        written = list[one]  # type: ignore[valid-type]  # as typer writes it
+        default = None if field.default in (MISSING, ()) else list(field.default)
     parameter = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[written, info])
     return OptionField(field.name, _key(field.name, info), one, repeated, parameter)
 

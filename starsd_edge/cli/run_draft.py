@@ -32,6 +32,7 @@ class DrafterKind(str, Enum):
 
     NGRAM = "ngram"
     CAUSAL_LM = "causal-lm"
+    EAGLE = "eagle"
 
 
 class Isolation(str, Enum):
@@ -46,16 +47,17 @@ class RunDraftOptions:
     """The options of the command."""
 
     bundle: Annotated[
-        str | None,
+        tuple[str, ...],
         typer.Argument(
-            help="Bundle of the draft model: a directory, or a name in the cache.",
+            help="Bundle of a draft model or head: a directory, or a name in the cache. Of several, a target gets the "
+            "first that fits.",
             autocompletion=bundle_names,
             show_default=False,
         ),
-    ] = None
-    drafter: Annotated[
-        DrafterKind | None, typer.Option(help="Default: causal-lm with a BUNDLE, ngram without one.")
-    ] = None
+    ] = ()
+    drafter: Annotated[DrafterKind | None, typer.Option(help="Default: what the BUNDLE is for; ngram without one.")] = (
+        None
+    )
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
     isolation: Annotated[
@@ -81,20 +83,13 @@ class RunDraftOptions:
     log: LogOptions
 
     def __post_init__(self) -> None:
-        if self.drafter is DrafterKind.CAUSAL_LM and not self.bundle:
-            raise UsageError("--drafter causal-lm needs a model: starsd-edge run-draft BUNDLE")
+        if self.drafter not in (None, DrafterKind.NGRAM) and not self.bundle:
+            raise UsageError(f"--drafter {self.drafter.value} needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
-            raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or use --drafter causal-lm")
+            raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
-
-    @property
-    def kind(self) -> DrafterKind:
-        """The drafter that is wanted, said or not."""
-        if self.drafter is None:
-            return DrafterKind.CAUSAL_LM if self.bundle else DrafterKind.NGRAM
-        return self.drafter
 
 
 def register(app: typer.Typer) -> None:
@@ -118,7 +113,7 @@ def run_draft(options: RunDraftOptions) -> None:
         settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
         with bind(options.host, options.port, has_token=token is not None) as sock:
             registry = _registry(options)
-            line = f"listening on {_url(sock.getsockname())} drafter={options.kind.value}"
+            line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
@@ -139,21 +134,20 @@ def _registry(options: RunDraftOptions) -> DrafterRegistry:
     fallback = NgramDrafter(options.max_sessions)
     if not options.bundle:
         return DrafterRegistry([fallback], fallback, options.require_drafter)
-    drafter = _causal_lm(options.bundle, options.max_sessions, options.threads)
-    return DrafterRegistry([drafter], fallback, options.require_drafter)
+    return DrafterRegistry(_drafters(options), fallback, options.require_drafter)
 
 
-def _causal_lm(name_or_path: str, max_sessions: int, threads: int | None) -> Drafter:
-    from starsd_edge.bundles.bundle import load_bundle
+def _drafters(options: RunDraftOptions) -> list[Drafter]:
     from starsd_edge.bundles.cache import find_bundle
-    from starsd_edge.runtime.loading import open_engine
-    from starsd_server.drafters.causal_lm import CausalLmDrafter
+    from starsd_edge.cli.drafters import drafter_kind, open_drafters
 
-    bundle = load_bundle(find_bundle(name_or_path))
-    manifest = bundle.manifest
-    log.info("loading %s", manifest.name)
-    engine = open_engine(bundle, threads=threads)
-    return CausalLmDrafter(engine, manifest.fingerprints.tokenizer_fp, manifest.model.tokenizer_size, max_sessions)
+    paths = [find_bundle(bundle) for bundle in options.bundle]
+    for path in paths:
+        if options.drafter is not None and options.drafter.value != drafter_kind(path):
+            raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
+    drafters = open_drafters(paths, options.max_sessions, options.threads)
+    log.info("loaded %s", ", ".join(path.name for path in paths))
+    return drafters
 
 
 def _url(address: tuple[str, int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -13,6 +14,14 @@ from starsd_edge.cli.logs import LogOptions
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.sampling_options import SamplingOptions
 from starsd_edge.errors import UsageError
+
+
+class FeatureForm(str, Enum):
+    """Of features on the wire."""
+
+    AUTO = "auto"
+    FP16 = "fp16"
+    INT8 = "int8"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,21 @@ class HubOptions:
     )
     require_hub: Annotated[bool, typer.Option(help="Fail if the hub cannot be reached.", show_default=False)] = False
     name: Annotated[str, typer.Option(help="Name of this target for the hub's monitor.")] = "target"
+    features: Annotated[
+        FeatureForm,
+        typer.Option(
+            help="How features travel to a hub that drafts with a head: int8 takes half the bytes; auto lets the "
+            "hub choose."
+        ),
+    ] = FeatureForm.AUTO
+    draft_window: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Show the hub only so many of the last tokens of a text; less goes up, and less is foreseen.",
+            show_default=False,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.hub is None and (self.require_hub or self.token_file is not None):

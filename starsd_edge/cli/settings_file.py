@@ -20,6 +20,7 @@ from typing import Any
 
 from starsd_edge.cli.options import OptionField
 from starsd_edge.cli.settings import CommandPath, Found, Schema, Setting
+from starsd_edge.cli.settings_places import expanded
 from starsd_edge.cli.toml import TomlError, parse_toml, toml_value
 from starsd_edge.errors import UsageError, did_you_mean
 
@@ -88,7 +89,7 @@ class _Reader:
         """Paths are meant from where the file is; - is standard input."""
         if option.type is not Path or value == "-":
             return value
-        return str(self._file.absolute().parent / Path(value).expanduser())
+        return str(self._file.absolute().parent / expanded(value))
 
     def _tables_with(self, path: CommandPath, key: str) -> str:
         tables = [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from starsd_edge.cli.options import OptionField
 from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX, CommandPath, Found, Schema, Setting
+from starsd_edge.cli.settings_places import expanded
 from starsd_edge.cli.toml import TomlError, parse_toml
 from starsd_edge.errors import UsageError
 
@@ -47,7 +48,7 @@ def unknown_variables(schema: Schema, environment: Mapping[str, str]) -> list[st
 
 def _value(option: OptionField, text: str, variable: str) -> object:
     if not option.repeated:
-        return str(Path(text).expanduser()) if option.type is Path else text
+        return expanded(text) if option.type is Path else text
     if not text.lstrip().startswith("["):
         return [text]
     try:

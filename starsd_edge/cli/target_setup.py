@@ -111,7 +111,7 @@ def target_setup(
         link = None
         if address is not None and options.drafts.speculation:
             notices = _Notices(notice)
-            link = stack.enter_context(_hub_link(address, target, options.hub.name, request, notices))
+            link = stack.enter_context(_hub_link(address, target, options.hub, request, notices))
             _wait_for_hub(link, options.hub)
             notices.release()
         elif address is not None:
@@ -161,13 +161,13 @@ class _Notices:
             self._notice(line)
 
 
-def _hub_link(address: HubAddress, target: Target, name: str, request: Request, notices: _Notices) -> HubLink:
+def _hub_link(address: HubAddress, target: Target, options: HubOptions, request: Request, notices: _Notices) -> HubLink:
     import random
 
     from starsd_jetson.hub_link import HubLink
 
-    hello = target.hello(name, request.shape, request.context)
-    return HubLink(address, hello, notices, time.monotonic, random.random)
+    hello = target.hello(options.name, request.shape, request.context, options.features.value)
+    return HubLink(address, hello, notices, time.monotonic, random.random, options.draft_window)
 
 
 def _wait_for_hub(link: HubLink, options: HubOptions) -> None:

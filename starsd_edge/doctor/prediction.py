@@ -74,11 +74,6 @@ class Trial:
     same_text: bool
 
     @property
-    def from_hub(self) -> int:
-        """Rounds with a draft."""
-        return sum(nodes > 0 for nodes in self.drafted)
-
-    @property
     def depth(self) -> float:
         """Nodes of a round, on average."""
         return statistics.mean(self.drafted)

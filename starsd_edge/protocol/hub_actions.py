@@ -19,7 +19,7 @@ class Offer:
     Attributes:
         drafter: kind of the drafter that fits.
         drafter_fp: its fingerprint.
-        feature_codec: codec of the features it wants, "none" when ids are enough.
+        feature_codec: how the features that it wants travel, "none" when ids are enough; one that HELLO offers.
         notice: a line for the user, or "".
     """
 
@@ -53,6 +53,7 @@ class HubLimits:
     Attributes:
         max_context: most tokens of a session, root included, whatever the target's own limit: bounds the ids kept per
             session.
+        max_waiting_bytes: most memory of features that wait for the drafter, all sessions of one key together.
     """
 
     max_sessions_per_connection: int = 16
@@ -62,6 +63,7 @@ class HubLimits:
     heartbeat_s: float = 10.0
     resume_grace_s: float = 30.0
     max_context: int = 1 << 17
+    max_waiting_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ class OpenSession:
 
 @dataclass(frozen=True)
 class Feed:
-    """True rows for the drafter."""
+    """True rows for the drafter, of a session of this key."""
 
     rows: NewRows
+    owner: str
 
 
 @dataclass(frozen=True)

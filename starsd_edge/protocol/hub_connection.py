@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_features
+from starsd_edge.protocol.checks import ProtocolError, check_ids, printable
 from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
 from starsd_edge.protocol.codes import (
     BASE_LEN,
@@ -17,12 +17,14 @@ from starsd_edge.protocol.codes import (
     MAX_OFFENCES,
     OFFENCES,
     OUT_OF_ORDER,
+    QUOTA,
     TOO_MANY_PROBES,
     TOO_MANY_SESSIONS,
     UNKNOWN_SESSION,
 )
 from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord, follow
+from starsd_edge.protocol.features import read_features
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
     Feed,
@@ -66,6 +68,9 @@ MAX_CLOSE_REASON_BYTES = 123
 SESSIONS_RETRY_MS = 5_000
 """When a target that was refused a session for want of room may ask again."""
 
+QUOTA_RETRY_MS = 5_000
+"""When a target whose key has filled its share of the queue may open the session again."""
+
 
 @dataclass
 class HubState:
@@ -75,7 +80,8 @@ class HubState:
     offer: Callable[[Hello], Offer | Refusal]
     limits: HubLimits
     table: SessionTable
-    own_port: Callable[[str], OwnPort | Refusal] | None = None
+    own_port: Callable[[str], OwnPort | Refusal] | None
+    waiting_bytes: Callable[[str], int]
     warm: set[str] = field(default_factory=set)
     connections: dict[HubConnection, None] = field(default_factory=dict)
     """Welcomed and not given up, in the order of their coming."""
@@ -293,11 +299,23 @@ class HubConnection:
         features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
         if message.first_row > session.rows:
             return [self.send(Resync(session.tag, session.rows))] if session.wants_resync(now) else []
+        if features is not None:
+            self._check_room_for(features.nbytes)
         new = session.take_rows(message.first_row, message.ids, features)
-        actions: list[HubAction] = [] if new is None else [Feed(new)]
+        actions: list[HubAction] = [] if new is None else [Feed(new, self.owner)]
         if isinstance(message, DraftRequest):
             actions += self._request(session, message, now)
         return actions
+
+    def _check_room_for(self, new_bytes: int) -> None:
+        limit = self._hub.limits.max_waiting_bytes
+        if self._hub.waiting_bytes(self.owner) + new_bytes > limit:
+            raise ProtocolError(
+                QUOTA,
+                f"features that wait for the drafter take all of the {limit >> 20} MiB that one key may fill",
+                "session",
+                QUOTA_RETRY_MS,
+            )
 
     def _request(self, session: HubSession, message: DraftRequest, now: float) -> list[HubAction]:
         if message.epoch < session.epoch:

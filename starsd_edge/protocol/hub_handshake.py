@@ -9,6 +9,7 @@ import msgspec
 
 from starsd_edge.protocol.checks import printable
 from starsd_edge.protocol.codes import CODEC, VERSION
+from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.hub_actions import HubLimits, Offer, Refusal
 from starsd_edge.protocol.messages import MAX_TREE_NODES, WIRE_VERSION, Hello, Welcome
 from starsd_edge.speculation.tree import DraftShape
@@ -77,7 +78,7 @@ def shake_hands(
     offer = choose(hello)
     if isinstance(offer, Refusal):
         return offer
-    if offer.feature_codec not in {"none", *hello.codecs}:
+    if offer.feature_codec not in {NO_FEATURES, *hello.codecs}:
         theirs = ", ".join(hello.codecs) or "none"
         return Refusal(
             CODEC, f"drafter {offer.drafter} wants {offer.feature_codec} features, the target sends {theirs}"

@@ -108,7 +108,8 @@ class HubSession:
         if not new:
             return None
         self._ids.extend(new)
-        return NewRows(self.key, start, new, None if features is None else features[overlap:])
+        # A copy: what waits for the drafter must not hold the whole frame, which may carry much else.
+        return NewRows(self.key, start, new, None if features is None else features[overlap:].copy())
 
     def rows_from(self, row: int, most: int) -> list[int]:
         """Ids of at most `most` held rows from this one on."""

@@ -63,14 +63,16 @@ class HubProtocol:
         limits: HubLimits,
         new_tag: Callable[[], bytes],
         own_port: Callable[[str], OwnPort | Refusal] | None = None,
+        waiting_bytes: Callable[[str], int] = lambda owner: 0,
     ) -> None:
         """Args:
         hub_id: instance id, new at every start.
         offer: chooses a drafter for a HELLO.
         new_tag: 128 secret random bits.
         own_port: finds a port of its own for a target with this key; None: all targets stay where they come in.
+        waiting_bytes: memory of the features that were fed for this key and that no drafter has taken yet.
         """
-        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag), own_port)
+        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag), own_port, waiting_bytes)
 
     @property
     def counters(self) -> WireCounters:

@@ -81,7 +81,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     feature_width: Count
     """Values per row of features."""
     codecs: Annotated[list[Name], Meta(max_length=8)]
-    """Feature codecs the target can send: "f2", "i1"; empty when it sends none."""
+    """Feature codecs the target can send, the preferred one first: "f2", "i1"; empty when it sends none."""
     max_tree: Annotated[int, Meta(ge=1, le=1 << 16)]
     """Largest T of one forward pass, root included: a DRAFT has at most max_tree - 1 nodes."""
     max_depth: Count
@@ -106,7 +106,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=1):
     drafter_fp: Name
     """Its fingerprint."""
     feature_codec: Name
-    """Codec of the features the drafter wants with every row, or "none"."""
+    """Codec of the features the drafter wants with every row: the first of HELLO's `codecs` that it can use, or
+    "none".
+    """
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)]
     """Seconds between the hub's WebSocket pings."""
     max_sessions: Count

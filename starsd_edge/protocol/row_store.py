@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.checks import all_finite
+from starsd_edge.protocol.features import NO_FEATURES, all_finite, row_bytes, write_features
 from starsd_edge.protocol.messages import MAX_ROWS, MAX_TENSOR_BYTES, Tensor
 
 FIRST_CAPACITY = 256
@@ -49,25 +49,24 @@ class RowStore:
                 np.nan_to_num(kept, copy=False)
         self._ids.extend(ids)
 
-    def chunk_end(self, start: int, stop: int, with_features: bool) -> int:
+    def chunk_end(self, start: int, stop: int, codec: str) -> int:
         """Where a message that begins at row `start` has to end, at `stop` at the latest, to stay within the wire's
-        caps.
+        caps with features in this codec.
         """
-        rows = MAX_ROWS
-        if with_features:
-            rows = min(rows, MAX_TENSOR_BYTES // (2 * self._width))
-        return min(stop, start + rows)
+        size = row_bytes(codec, self._width)
+        return min(stop, start + (min(MAX_ROWS, MAX_TENSOR_BYTES // size) if size else MAX_ROWS))
 
     def ids(self, start: int, stop: int) -> list[int]:
         """Ids of these rows."""
         return self._ids[start:stop].tolist()
 
-    def features(self, start: int, stop: int) -> Tensor | None:
-        """Features of these rows as they travel; None for no rows. A view: encode it before the next `append`."""
-        if start == stop:
+    def features(self, start: int, stop: int, codec: str) -> Tensor | None:
+        """Features of these rows as they travel; None for no rows, or where none are wanted. Perhaps a view: encode it
+        before the next `append`.
+        """
+        if start == stop or codec == NO_FEATURES:
             return None
-        rows = self._features[start:stop]
-        return Tensor("f2", list(rows.shape), rows.view(np.uint8).data.cast("B"))
+        return write_features(self._features[start:stop], codec)
 
     def _room(self, start: int, rows: int) -> npt.NDArray[np.float16]:
         capacity = len(self._features)

@@ -1,20 +1,20 @@
-"""One sequence of the target as the hub is told of it, and the link state that all sessions share."""
+"""One sequence of the target as the hub is told of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.protocol.checks import ProtocolError, read_tree
-from starsd_edge.protocol.codec import encode, kind_of
 from starsd_edge.protocol.codes import MALFORMED
-from starsd_edge.protocol.counters import WireCounters
-from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Hello, Open, Opened, TargetMessage, Welcome
+from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Opened, Welcome
 from starsd_edge.protocol.row_store import RowStore
 from starsd_edge.protocol.target_events import DraftArrived
+from starsd_edge.protocol.target_link import TargetLink
 from starsd_edge.speculation.tree import DraftShape
 
 MAX_ASKED = 16
@@ -26,45 +26,6 @@ up-link.
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 """A session that the hub ended is opened anew after these waits (doubling), or later where the hub says so."""
-
-
-@dataclass
-class TargetLink:
-    """What all sessions of one target share.
-
-    Attributes:
-        welcome: the hub's, while this connection is welcomed.
-        ready: the hub's drafter is warm.
-        outbox: (kind, frame) still to be sent, in order.
-        drains: how often the outbox was emptied.
-        refs: sessions whose OPEN is unanswered, by ref.
-        tags: sessions that are open on this connection, by tag.
-    """
-
-    hello: Hello
-    clock: Callable[[], float]
-    counters: WireCounters = field(default_factory=WireCounters)
-    welcome: Welcome | None = None
-    ready: bool = False
-    outbox: list[tuple[str, bytes]] = field(default_factory=list)
-    drains: int = 0
-    refs: dict[int, TargetSession] = field(default_factory=dict)
-    tags: dict[bytes, TargetSession] = field(default_factory=dict)
-    _last_ref: int = 0
-
-    def post(self, message: TargetMessage) -> None:
-        """Send this when the outbox is drained next."""
-        self.outbox.append((kind_of(message), encode(message)))
-
-    def next_ref(self) -> int:
-        """A number for an OPEN."""
-        self._last_ref += 1
-        return self._last_ref
-
-    @property
-    def wants_features(self) -> bool:
-        """Whether rows travel with features."""
-        return self.welcome is not None and self.welcome.feature_codec != "none"
 
 
 @dataclass(frozen=True)
@@ -89,6 +50,8 @@ class TargetSession:
         self.over = False
         self._link = link
         self._t_first = t_first
+        self._first_row = 0
+        self._wanted = link.draft_window is None
         self._sampling_kind = sampling_kind
         self._store = RowStore(link.hello.feature_width if link.hello.codecs else 0)
         self._opened = False
@@ -96,7 +59,7 @@ class TargetSession:
         self._epoch = 0
         self._asked: dict[int, _Asked] = {}
         self._failures = 0
-        self._retry_at: float | None = None
+        self._retry_at: float | None = None if self._wanted else -math.inf
         self._resyncs = 0
         self._resync_drain = -1
 
@@ -136,6 +99,7 @@ class TargetSession:
         The shape is cut to what both sides allow and to the context's end. A new request always has a new epoch, also
         when the last was not answered.
         """
+        self._wanted = True
         welcome = self._link.welcome
         if welcome is None or not self.is_open:
             self._reopen_if_due()
@@ -147,20 +111,30 @@ class TargetSession:
         return self._epoch
 
     def open(self) -> None:
-        """Send OPEN: the session goes on under its tag, or begins anew without one."""
+        """Send OPEN: the session goes on under its tag, or begins anew without one.
+
+        Under a draft window it begins so many rows before the present end, and not before the first request: until the
+        prompt is complete, nobody knows which rows are its last.
+        """
+        if not self._wanted:
+            return
+        if self.tag is None and self._link.draft_window is not None:
+            self._first_row = max(0, self.rows - self._link.draft_window)
         ref = self._link.next_ref()
         self._link.refs[ref] = self
         self._retry_at = None
-        self._link.post(Open(ref, 0, self._t_first, "", self._sampling_kind, self.tag))
+        first = self._first_row
+        t_first = self._store.ids(first - 1, first)[0] if first else self._t_first
+        self._link.post(Open(ref, first, t_first, "", self._sampling_kind, self.tag))
 
     def opened(self, message: Opened) -> None:
         """OPENED came: the rows that the hub lacks go up with the next `extend` or `request`.
 
         Raises:
-            ProtocolError: the hub claims rows that it was never sent.
+            ProtocolError: the hub claims rows that it was never sent, or fewer than the session begins with.
         """
-        held = self.rows if self.tag is not None else 0
-        if self.tag not in {None, message.tag} or message.rows_held > held:
+        held = self.rows if self.tag is not None else self._first_row
+        if self.tag not in {None, message.tag} or not self._first_row <= message.rows_held <= held:
             raise ProtocolError(
                 MALFORMED, f"the hub claims {message.rows_held} rows of a session that has {held}", "session"
             )
@@ -198,11 +172,13 @@ class TargetSession:
         """Send again the rows from here on, and the request that lay behind the gap.
 
         Raises:
-            ProtocolError: the hub asks for rows that were not sent yet (scope "frame"), or again and again (scope
+            ProtocolError: the hub asks for rows that were not sent (scope "frame"), or again and again (scope
                 "session").
         """
-        if from_row > self._sent:
-            raise ProtocolError(MALFORMED, f"a resync from row {from_row}, but only {self._sent} were sent")
+        if not self._first_row <= from_row <= self._sent:
+            raise ProtocolError(
+                MALFORMED, f"a resync from row {from_row}, but rows {self._first_row} to {self._sent} were sent"
+            )
         if self._resync_drain == self._link.drains:
             return
         self._resyncs += 1
@@ -257,9 +233,9 @@ class TargetSession:
     def _ask(self, epoch: int, base_len: int, shape: DraftShape) -> None:
         """DRAFT_REQUEST with the last chunk of the rows below `base_len`, EXTEND with those before it."""
         tag = self._open_tag()
-        features = self._link.wants_features
+        codec = self._link.feature_codec
         last = self._sent
-        while (end := self._store.chunk_end(last, base_len, features)) < base_len:
+        while (end := self._store.chunk_end(last, base_len, codec)) < base_len:
             last = end
         self._send_rows(last)
         self._asked[epoch] = _Asked(base_len, shape, self._link.clock())
@@ -273,17 +249,17 @@ class TargetSession:
                 max_nodes=shape.max_nodes,
                 max_depth=shape.max_depth,
                 branching=shape.branching,
-                features=self._store.features(last, base_len) if features else None,
+                features=self._store.features(last, base_len, codec),
             )
         )
         self._sent = base_len
 
     def _send_rows(self, stop: int) -> None:
         tag = self._open_tag()
-        features = self._link.wants_features
+        codec = self._link.feature_codec
         while self._sent < stop:
-            end = self._store.chunk_end(self._sent, stop, features)
-            rows = self._store.features(self._sent, end) if features else None
+            end = self._store.chunk_end(self._sent, stop, codec)
+            rows = self._store.features(self._sent, end, codec)
             self._link.post(Extend(tag, self._sent, self._store.ids(self._sent, end), rows))
             self._sent = end
 

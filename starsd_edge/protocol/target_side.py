@@ -25,6 +25,7 @@ from starsd_edge.protocol.codes import (
     VERSION,
 )
 from starsd_edge.protocol.counters import WireCounters
+from starsd_edge.protocol.features import CODECS, NO_FEATURES, row_bytes
 from starsd_edge.protocol.messages import (
     MAX_TENSOR_BYTES,
     Close,
@@ -55,7 +56,8 @@ from starsd_edge.protocol.target_events import (
     TargetEvent,
     Welcomed,
 )
-from starsd_edge.protocol.target_session import TargetLink, TargetSession
+from starsd_edge.protocol.target_link import TargetLink
+from starsd_edge.protocol.target_session import TargetSession
 
 __all__ = [
     "DraftArrived",
@@ -99,18 +101,23 @@ class _Probing:
 class TargetProtocol:
     """The link's state and all its sessions."""
 
-    def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
-        """`clock`: monotonic seconds.
+    def __init__(self, hello: Hello, clock: Callable[[], float], draft_window: int | None = None) -> None:
+        """Args:
+        clock: monotonic seconds.
+        draft_window: show the hub only so many of the last rows of a text that it joins; None for all of it.
 
         Raises:
-            ValueError: HELLO names a codec that is not spoken here, or features of which not one row fits a message.
+            ValueError: HELLO names a codec that is not spoken here, or features of which not one row fits a message; a
+                window without rows.
         """
-        if not set(hello.codecs) <= {"f2"}:
-            raise ValueError(f"this target sends float16 features only, not {hello.codecs}")
-        if hello.codecs and not 0 < 2 * hello.feature_width <= MAX_TENSOR_BYTES:
+        if not CODECS.issuperset(hello.codecs):
+            raise ValueError(f"no codecs of features: {hello.codecs}")
+        if not all(0 < row_bytes(codec, hello.feature_width) <= MAX_TENSOR_BYTES for codec in hello.codecs):
             raise ValueError(f"features of width {hello.feature_width} do not fit {MAX_TENSOR_BYTES} bytes per message")
+        if draft_window is not None and draft_window < 1:
+            raise ValueError(f"a draft window holds at least one row, not {draft_window}")
         self._hello = hello
-        self._link = TargetLink(hello, clock)
+        self._link = TargetLink(hello, clock, draft_window)
         self._phase = _Phase.DOWN
         self._at_own_port = False
         self._hub_id: str | None = None
@@ -221,7 +228,7 @@ class TargetProtocol:
             return self._refused(
                 VERSION, f"the hub chose wire version {welcome.version}, which this target does not speak"
             )
-        if welcome.feature_codec not in {"none", *self._hello.codecs}:
+        if welcome.feature_codec not in {NO_FEATURES, *self._hello.codecs}:
             return self._refused(
                 CODEC, f"the hub wants {welcome.feature_codec} features, which this target does not send"
             )

@@ -176,7 +176,8 @@ class HubFacts:
         busy_ratio: its share of busy time of late.
         dropped: frames and drafts not acted on, by reason.
         auth_failures: connections with no token or a wrong one.
-        turned_away: connections refused because the hub was full.
+        turned_away: connections refused because the hub was full, or because they came to a target's own port without a
+            good ticket.
         drafted: of all targets, also those that have left.
         own_ports: ports that it may hand out to targets; 0 where all of them share one.
         own_ports_taken: of them, those that are handed out.

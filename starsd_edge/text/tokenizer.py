@@ -55,9 +55,23 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing more precise
             raise BundleError(f"{path} is not a usable tokenizer ({error}): export the model again") from error
-        chat = None
-        if rules.chat_template is not None:
-            chat = ChatTemplate(_read(directory / Path(rules.chat_template).name), _special_tokens(backend, rules), now)
+        template = None if rules.chat_template is None else _read(directory / Path(rules.chat_template).name)
+        return cls.of(backend, rules, template, now)
+
+    @classmethod
+    def of(
+        cls,
+        backend: tokenizers.Tokenizer,
+        rules: TextRules,
+        template: str | None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> Tokenizer:
+        """A tokenizer with the chat template whose Jinja source is `template`.
+
+        Raises:
+            BundleError: the template is broken.
+        """
+        chat = None if template is None else ChatTemplate(template, _special_tokens(backend, rules), now)
         return cls(backend, rules, chat)
 
     @property

@@ -174,7 +174,7 @@ def test_different_tokens_are_a_failure_and_are_located(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--drafter", "causal-lm"], "needs a draft model"),
+        (["--drafter", "draft"], "needs a draft model"),
         (["--drafter", "ngram", "--draft", "x"], "leave one of them out"),
         (["--drafter", "magic"], "magic"),
         (["--new-tokens", "1"], "--new-tokens"),

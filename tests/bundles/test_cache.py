@@ -62,6 +62,15 @@ def test_what_is_not_there_says_what_is_and_how_to_make_it(cache: Path) -> None:
         find_bundle("nowhere/tiny")
 
 
+def test_a_home_that_nobody_knows_is_a_directory_that_is_not_there(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BundleError, match="no bundle at ~no-such-user/tiny"):
+        find_bundle("~no-such-user/tiny")
+    monkeypatch.setenv("STARSD_CACHE", "~no-such-user/cache")
+    assert cache_dir() == tmp_path / "~no-such-user" / "cache"
+
+
 def test_a_bundle_being_written_is_not_listed(cache: Path) -> None:
     write_small_bundle(cache / "bundles" / ".small.staging-abc")
     assert bundle_names() == []

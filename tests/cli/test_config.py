@@ -149,6 +149,25 @@ def test_paths_in_a_file_are_meant_from_where_it_is(
     assert shown(cli, "monitor", "--config", file)["token-file"][0] == "/home/someone/hub.token"
 
 
+def test_a_home_that_nobody_knows_makes_a_file_that_is_not_there(
+    cli: CommandLine, target: LetterTarget, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("--hub", "ws://desk:8317", *PROMPT)
+    monkeypatch.setenv("STARSD_RUN_TARGET_TOKEN_FILE", "~no-such-user/hub.token")
+    assert "~no-such-user/hub.token cannot be read" in cli.refused("run-target", target.bundle, *given)
+    monkeypatch.delenv("STARSD_RUN_TARGET_TOKEN_FILE")
+    file.write_text('[run-target]\ntoken-file = "~no-such-user/hub.token"\n')
+    assert "hub.token cannot be read" in cli.refused("--config", file, "run-target", target.bundle, *given)
+
+
+def test_an_empty_hub_undoes_that_of_a_file(cli: CommandLine, file: Path) -> None:
+    file.write_text('[doctor]\nhub = "ws://desk:8317"\nnetwork = ""\njson = true\n')
+    refused = cli.refused("--config", file, "doctor", "--network", "ws://127.0.0.1:9")
+    assert "leave out --hub" in refused
+    there = cli("--config", file, "doctor", "--network", "ws://127.0.0.1:9", "--hub", "", "--bundle", "nowhere")
+    assert "no bundle named 'nowhere'" in there.err
+
+
 # What is shown.
 
 
@@ -190,9 +209,12 @@ def test_show_tells_the_place_of_a_token_and_never_the_token(
 
 def test_show_takes_a_command_of_two_words_and_a_whole_group(cli: CommandLine) -> None:
     whole = cli("config", "show", "bench").out
-    assert whole.startswith("[bench.decode]\n")
-    assert cli("config", "show", "bench", "decode").out == whole
-    assert cli("config", "show", "bench.decode").out == whole
+    one, other = (cli("config", "show", "bench", name).out for name in ("decode", "drafts"))
+    assert one.startswith("[bench.decode]\n")
+    assert other.startswith("[bench.drafts]\n")
+    assert one.strip() in whole
+    assert other.strip() in whole
+    assert cli("config", "show", "bench.decode").out == one
     assert "no command 'benhc' has options" in cli.refused("config", "show", "benhc")
 
 

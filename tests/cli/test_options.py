@@ -27,6 +27,7 @@ class Paint:
     __panel__: ClassVar[str] = "Paint"
 
     colour: Annotated[tuple[Colour, ...], typer.Option(help="Of it.")] = ()
+    layers: Annotated[tuple[str, ...], typer.Option(help="From the wall outwards.")] = ("primer", "paint")
     coats: Annotated[int, typer.Option(min=1, help="How many.")] = 2
     dry: Annotated[bool, typer.Option(help="Wait until it is dry.", show_default=False)] = False
 
@@ -116,6 +117,7 @@ def test_keys_are_the_long_names() -> None:
     assert fields == {
         "wall": ("wall", str, False),
         "colour": ("colour", Colour, True),
+        "layers": ("layers", str, True),
         "coats": ("coats", int, False),
         "dry": ("dry", bool, False),
         "plaster": ("plaster", bool, False),
@@ -145,3 +147,19 @@ def test_no_two_options_of_a_command_share_a_key_and_every_one_has_help(command:
     keys = [field.key for field in option_fields(kind)]
     assert len(set(keys)) == len(keys)
     assert all(parameter.help for parameter in typer_command.params)
+
+
+@pytest.mark.parametrize("command", commands_with_options(), ids=lambda each: ".".join(each[0]))
+def test_every_flag_can_be_undone(command: Any) -> None:
+    path, typer_command, kind = command
+    flags = {field.name for field in option_fields(kind) if field.type is bool}
+    for parameter in typer_command.params:
+        if parameter.name in flags:
+            assert parameter.secondary_opts, f"{' '.join(path)} {parameter.opts[0]}"
+
+
+def test_a_list_has_its_default_until_it_is_given(cli: CommandLine, done: list[WallOptions]) -> None:
+    assert cli("wall", "north").code == 0
+    assert cli("wall", "north", "--layers", "wax").code == 0
+    assert [options.paint.layers for options in done] == [("primer", "paint"), ("wax",)]
+    assert "primer" in cli("wall", "--help").out

@@ -59,7 +59,7 @@ class Teller:
     """A drafter that tells what a script makes of the text."""
 
     kind = fingerprint = "teller"
-    feature_codec = "none"
+    feature_codecs: tuple[str, ...] = ()
 
     def __init__(self, script: Callable[[list[int], DraftShape, int], DraftTree]) -> None:
         self._script = script

@@ -235,6 +235,17 @@ def test_an_absent_hub_is_given_as_the_reason_and_the_end_of_an_answer_is_none()
     assert desk.source.why_off == CLOSED
 
 
+def test_a_session_that_goes_on_is_not_judged_by_the_prefill_of_its_next_answer() -> None:
+    desk = Desk(lambda epoch, text: (0.9 if epoch == 4 else 0.02, DraftTree.chain([epoch]), root_of(text)))
+    assert [desk.round([1], verify_s=0.005) for _ in range(3)] == [[1], [2], [3]]
+    desk.source.end()
+    desk.channel.text = [9]
+    desk.source.begin(9, "greedy")
+    while desk.channel.asked[-1][0] < 5:
+        drafted = desk.round([1], verify_s=0.005)
+    assert drafted == [5], "the hub is as quick as before, and waited for"
+
+
 def test_answer_closes_its_session() -> None:
     desk = Desk(lambda epoch, text: (0.02, DraftTree.empty(), 0))
     desk.source.end()

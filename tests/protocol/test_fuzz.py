@@ -46,6 +46,7 @@ from starsd_edge.speculation.tree import DraftShape
 from tests.support.mutations import MUTATORS, Mutator, mutate_bytes
 from tests.support.wire import VOCAB, WIDTH, Clock, HubUnderTest, a_hello, a_tensor, a_welcome, some_features
 
+CODECS = ("none", "f2", "i1")
 FRAMES = 16_000
 """Mutated frames of each mutator and direction."""
 TAG = (2).to_bytes(16, "big")
@@ -68,7 +69,7 @@ class FuzzedHub:
         self.bystander = self.hub.connect("alice")
         self.bystander.receive(encode(a_hello(codecs=["f2", "i1"])), 0.0)
         self.bystander.receive(encode(Open(1, 0, 7)), 0.0)
-        self.features = None if codec == "none" else a_tensor(some_features(ROWS))
+        self.features = None if codec == "none" else a_tensor(some_features(ROWS), codec)
         self.bystander.receive(encode(Extend((1).to_bytes(16, "big"), 0, [1] * ROWS, self.features)), 0.0)
         self.now = 0.0
         self.begin()
@@ -94,7 +95,7 @@ class FuzzedHub:
 
     def corpus(self) -> list[bytes]:
         """Well-made frames for this moment."""
-        features = None if self.codec == "none" else a_tensor(some_features(2))
+        features = None if self.codec == "none" else a_tensor(some_features(2), self.codec)
         messages: list[TargetMessage] = [
             a_hello(dedicated=True),
             Open(2, 0, 7, "ngram", "greedy"),
@@ -113,10 +114,10 @@ class FuzzedHub:
 def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
     random = np.random.default_rng(0)
     outcomes: Counter[str] = Counter()
-    for codec in ("none", "f2"):
+    for codec in CODECS:
         fuzzed = FuzzedHub(codec)
         corpus = fuzzed.corpus()
-        for turn in range(FRAMES // 2):
+        for turn in range(FRAMES // len(CODECS)):
             connection = fuzzed.connection if turn % 5 else fuzzed.hub.connect("mallory")
             frame = mutate(corpus[turn % len(corpus)], random)
             actions = connection.receive(frame, fuzzed.now)
@@ -155,7 +156,7 @@ class FuzzedTarget:
     def __init__(self, codec: str) -> None:
         self.clock = Clock()
         self.codec = codec
-        self.target = TargetProtocol(a_hello(dedicated=True), self.clock)
+        self.target = TargetProtocol(a_hello(codecs=["f2", "i1"], dedicated=True), self.clock)
         self.session: TargetSession | None = None
         self.probe = 1
 
@@ -204,9 +205,9 @@ class FuzzedTarget:
 def test_mutated_frames_at_the_target(mutate: Mutator) -> None:
     random = np.random.default_rng(1)
     outcomes: Counter[str] = Counter()
-    for codec in ("none", "f2"):
+    for codec in CODECS:
         fuzzed = FuzzedTarget(codec)
-        for turn in range(FRAMES // 2):
+        for turn in range(FRAMES // len(CODECS)):
             if turn % 4 == 0:
                 fuzzed.begin(str(random.choice(fuzzed.STAGES, p=[0.1, 0.15, 0.15, 0.6])))
                 corpus = fuzzed.corpus()

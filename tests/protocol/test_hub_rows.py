@@ -46,6 +46,41 @@ def test_int8_features_reach_the_drafter_as_float16() -> None:
     assert features[0].tolist() == [index / 2 for index in range(WIDTH)]
 
 
+@pytest.mark.parametrize("codec", ["f2", "i1"])
+def test_features_beyond_what_a_key_may_let_wait_end_their_session_with_a_time_to_come_back(codec: str) -> None:
+    hub = HubUnderTest(codec=codec, limits=HubLimits(max_waiting_bytes=1 << 20))
+    peer, other = hub.connect("alice", codecs=["f2", "i1"]), hub.connect("bob", codecs=["f2", "i1"])
+    tag, others = peer.open(), other.open()
+    hub.done.clear()
+    row = 2 * WIDTH  # what a row takes once it is read, however it travelled
+    features = a_tensor(some_features(4), codec)
+    hub.waiting = {"alice": (1 << 20) - 4 * row}
+    assert peer.say(Extend(tag, 0, [1] * 4, features)) == []
+    assert hub.take_done(Feed).owner == "alice"
+    hub.waiting = {"alice": (1 << 20) - 4 * row + 1}
+    error = only(Error, peer.say(DraftRequest(tag, 1, 8, 4, [1] * 4, 8, 4, 1, features)))
+    assert (error.code, error.scope, error.tag, error.retry_after_ms) == ("quota", "session", tag, 5000)
+    assert "1 MiB" in error.message
+    assert "\n" not in error.message
+    assert hub.take_done(DropSession).session == 1
+    assert other.say(Extend(others, 0, [1] * 4, features)) == []
+    assert hub.take_done(Feed).owner == "bob"
+    hub.waiting = {}
+    assert peer.say(Extend(peer.open(2), 0, [1] * 4, features)) == []
+
+
+def test_what_waits_for_the_drafter_holds_nothing_else_of_its_frame() -> None:
+    """Elements that a newer target appends, and rows sent again, are gone when the frame is."""
+    hub = HubUnderTest(codec="f2")
+    peer, tag = opened(hub)
+    peer.say(Extend(tag, 0, [1, 2, 3], a_tensor(some_features(3))))
+    peer.say(Extend(tag, 0, [1, 2, 3, 4], a_tensor(some_features(4))))
+    for action in hub.done:
+        assert isinstance(action, Feed)
+        assert action.rows.features is not None
+        assert action.rows.features.base is None
+
+
 def test_rows_sent_again_are_ignored_and_only_what_is_new_is_fed() -> None:
     hub = HubUnderTest(codec="f2")
     peer, tag = opened(hub)

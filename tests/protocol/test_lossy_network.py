@@ -19,6 +19,8 @@ from tests.support.lossy_star import LossyStar
 from tests.support.wire import VOCAB
 
 MAX_SESSIONS = 5
+CODECS = ["none", "f2", "i1"]
+WINDOWS = [None, 1, 20]
 MISHAPS = ["cut", "notice", "warm", "fail", "restart"]
 WAITS = [0.01, 0.6, 1.1, 31.0]
 
@@ -38,9 +40,9 @@ def trees(draw: st.DrawFn) -> DraftTree:
     return DraftTree(np.arange(len(parents)) * 7 % VOCAB, np.asarray(parents, dtype=np.int32))
 
 
-def a_talking_star(codec: str, sessions: int, dedicated: bool) -> LossyStar:
+def a_talking_star(codec: str, sessions: int, dedicated: bool, window: int | None) -> LossyStar:
     """In the middle of a conversation."""
-    star = LossyStar(codec, dedicated)
+    star = LossyStar(codec, dedicated, window)
     for _ in range(sessions):
         star.open()
     star.mishap("warm", 0)
@@ -50,9 +52,14 @@ def a_talking_star(codec: str, sessions: int, dedicated: bool) -> LossyStar:
 
 
 class LossyConversation(RuleBasedStateMachine):
-    @initialize(codec=st.sampled_from(["none", "f2"]), sessions=st.integers(1, MAX_SESSIONS), dedicated=st.booleans())
-    def begin(self, codec: str, sessions: int, dedicated: bool) -> None:
-        self.star = a_talking_star(codec, sessions, dedicated)
+    @initialize(
+        codec=st.sampled_from(CODECS),
+        sessions=st.integers(1, MAX_SESSIONS),
+        dedicated=st.booleans(),
+        window=st.sampled_from(WINDOWS),
+    )
+    def begin(self, codec: str, sessions: int, dedicated: bool, window: int | None) -> None:
+        self.star = a_talking_star(codec, sessions, dedicated, window)
 
     @precondition(lambda self: self.star.sessions)
     @rule(which=some, rows=some, shape=shapes, whole=st.booleans(), tree=trees())
@@ -154,7 +161,7 @@ def test_long_walks_over_a_lossy_network_settle_and_meet_every_message() -> None
     for seed in range(300):
         random = np.random.default_rng(seed)
         sessions = int(random.integers(1, MAX_SESSIONS))
-        star = a_talking_star(str(random.choice(["none", "f2"])), sessions, dedicated=seed % 2 == 0)
+        star = a_talking_star(str(random.choice(CODECS)), sessions, seed % 2 == 0, WINDOWS[seed % 3])
         for _ in range(120):
             step(star, random)
             star.check()
@@ -167,10 +174,11 @@ def test_long_walks_over_a_lossy_network_settle_and_meet_every_message() -> None
     assert met["Draft"] > 2000
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dedicated", [False, True])
-@pytest.mark.parametrize("codec", ["none", "f2"])
-def test_an_undisturbed_conversation_settles(codec: str, dedicated: bool) -> None:
-    star = LossyStar(codec, dedicated)
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_undisturbed_conversation_settles(codec: str, dedicated: bool, window: int | None) -> None:
+    star = LossyStar(codec, dedicated, window)
     for number in range(3):
         star.open()
         star.append(number, 20 + number)

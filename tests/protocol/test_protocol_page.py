@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
@@ -21,6 +22,11 @@ def test_every_message_has_a_golden_frame_each_way_it_travels() -> None:
     for union, frames in ((messages.TargetMessage, FROM_TARGET), (messages.HubMessage, FROM_HUB)):
         kinds = {type(golden.message) for golden in frames}
         assert kinds == set(get_args(union))
+
+
+def test_the_rules_are_numbered_in_one_row() -> None:
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", PAGE.read_text(), re.MULTILINE)]
+    assert numbers == [*range(1, len(numbers) + 1)]
 
 
 @pytest.mark.parametrize(

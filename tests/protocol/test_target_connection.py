@@ -231,7 +231,13 @@ def test_counters_hold_frames_and_bytes_per_kind_and_direction() -> None:
 
 
 @pytest.mark.parametrize(
-    "hello", [{"codecs": ["i1"]}, {"feature_width": 0}, {"feature_width": MAX_TENSOR_BYTES // 2 + 1}]
+    "hello",
+    [
+        {"codecs": ["f2", "f4"]},
+        {"feature_width": 0},
+        {"feature_width": MAX_TENSOR_BYTES // 2 + 1},
+        {"feature_width": MAX_TENSOR_BYTES + 1, "codecs": ["i1"]},
+    ],
 )
 def test_a_hello_that_promises_what_cannot_be_sent_is_a_mistake_of_the_caller(hello: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="features"):

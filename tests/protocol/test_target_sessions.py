@@ -29,15 +29,15 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
 )
 from starsd_edge.speculation.tree import DraftShape
-from tests.support.wire import WIDTH, TargetUnderTest, a_welcome, only, some_features
+from tests.support.wire import WIDTH, TargetUnderTest, a_tensor, a_welcome, only, some_features
 
 TAG = b"t" * 16
 SHAPE = DraftShape(8, 4)
 
 
-def with_features(width: int = WIDTH) -> tuple[TargetUnderTest, TargetSession]:
-    target = TargetUnderTest(feature_width=width)
-    target.connect(a_welcome(feature_codec="f2"))
+def with_features(width: int = WIDTH, codec: str = "f2") -> tuple[TargetUnderTest, TargetSession]:
+    target = TargetUnderTest(feature_width=width, codecs=["f2", "i1"])
+    target.connect(a_welcome(feature_codec=codec))
     return target, target.open(TAG)
 
 
@@ -109,18 +109,33 @@ def test_features_travel_only_if_welcome_wants_them() -> None:
     assert only(Extend, target.sent()).features is None
 
 
-def test_features_survive_until_a_hub_that_wants_them_comes() -> None:
-    target = TargetUnderTest()
+@pytest.mark.parametrize("codec", ["f2", "i1"])
+def test_features_survive_until_a_hub_that_wants_them_comes(codec: str) -> None:
+    target = TargetUnderTest(codecs=["f2", "i1"])
     session = target.protocol.open_session(7, "greedy")
     features = some_features(700)
     for start in range(0, 700, 7):
         session.append(range(start, start + 7), features[start : start + 7])
-    target.connect(a_welcome(feature_codec="f2"))
+    target.connect(a_welcome(feature_codec=codec))
     target.hear(Opened(only(Open, target.sent()).ref, TAG, 0))
     session.extend()
     message = only(Extend, target.sent())
-    assert message.features is not None
-    assert bytes(message.features.data) == features.tobytes()
+    assert message.features == a_tensor(features, codec)
+
+
+def test_a_hub_that_wants_another_codec_gets_the_kept_features_in_it() -> None:
+    target, session = with_features(codec="i1")
+    features = some_features(5)
+    session.append(range(5), features)
+    session.extend()
+    assert only(Extend, target.sent()).features == a_tensor(features, "i1")
+    target.hear(Resync(TAG, 2))
+    assert only(Extend, target.sent()).features == a_tensor(features[2:], "i1")
+    target.protocol.disconnected()
+    target.connect(a_welcome(hub_id="other", feature_codec="f2"))
+    target.hear(Opened(only(Open, target.sent()).ref, TAG, 0))
+    session.extend()
+    assert only(Extend, target.sent()).features == a_tensor(features, "f2")
 
 
 def test_features_that_are_not_finite_are_bent_to_finite_ones() -> None:
@@ -147,8 +162,9 @@ def test_rows_without_the_promised_features_are_a_mistake_of_the_caller(features
 
 @pytest.mark.parametrize("rows", [127, 128, 129, 512, 2048])
 @pytest.mark.parametrize("width", [4096, 576])
-def test_long_prompts_go_up_in_chunks_within_the_caps(rows: int, width: int) -> None:
-    target, session = with_features(width)
+@pytest.mark.parametrize("codec", ["f2", "i1"])
+def test_long_prompts_go_up_in_chunks_within_the_caps(rows: int, width: int, codec: str) -> None:
+    target, session = with_features(width, codec)
     session.append([index % 1000 for index in range(rows)], np.ones((rows, width), np.float16))
     assert session.request(SHAPE) == 1
     frames = target.protocol.frames()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -32,23 +31,13 @@ from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.decoding import Plain, request
-from tests.support.hub_client import HubClient, RunningHub, connect_to, hello, http_get, running_hub
+from tests.support.hub_client import HubClient, RunningHub, connect_to, free_ports, hello, http_get, running_hub
 from tests.support.linked_target import LinkedTarget
 from tests.support.pace import Pace
 from tests.support.star import self_drafter, until
 
 PATIENCE_S = 20
 TOKEN = "correct-horse-battery-staple"
-
-
-def free_ports(count: int) -> range:
-    """So many ports in a row that nobody listens on, below those that the kernel gives to clients."""
-    while True:
-        ports = range(start := random.randrange(20_000, 32_000), start + count)
-        with suppress(OSError):
-            for port in ports:
-                bind("127.0.0.1", port, has_token=False).close()
-            return ports
 
 
 @asynccontextmanager
@@ -331,6 +320,16 @@ async def test_a_range_of_which_no_port_can_be_had_is_said_at_the_start() -> Non
         settings = HubSettings(DoorSettings(own_ports=ports))
         hub = Hub(DrafterRegistry([fallback], fallback, required=False), settings, time.monotonic)
         with pytest.raises(UsageError, match=rf"--port-range {ports[0]}-{ports[0]} can be had on 127\.0\.0\.1: .*use"):
+            await hub.start(main)
+
+
+async def test_the_main_port_is_nobodys_own() -> None:
+    fallback = NgramDrafter(8)
+    with bind("127.0.0.1", 0, has_token=False) as main:
+        port = main.getsockname()[1]
+        settings = HubSettings(DoorSettings(own_ports=range(port, port + 1)))
+        hub = Hub(DrafterRegistry([fallback], fallback, required=False), settings, time.monotonic)
+        with pytest.raises(UsageError, match=rf"--port-range {port}-{port} can be had .*: it is the main port"):
             await hub.start(main)
 
 

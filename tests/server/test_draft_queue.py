@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ def request(session: int, epoch: int = 1, base_len: int = 0) -> QueueDraft:
 
 
 def feed(session: int, first_row: int, count: int) -> Feed:
-    return Feed(NewRows(session, first_row, list(range(first_row, first_row + count))))
+    return Feed(NewRows(session, first_row, list(range(first_row, first_row + count))), "alice")
 
 
 def drain(queue: DraftQueue) -> list[Work]:
@@ -128,13 +129,52 @@ def test_rounds_do_not_starve_a_prefill() -> None:
 def test_features_are_split_and_joined_with_their_rows() -> None:
     queue = DraftQueue(rows_per_turn=4)
     features = np.arange(12, dtype=np.float16).reshape(6, 2)
-    queue.put(Feed(NewRows(1, 0, [1, 2, 3], features[:3])))
-    queue.put(Feed(NewRows(1, 3, [4, 5, 6], features[3:])))
+    queue.put(Feed(NewRows(1, 0, [1, 2, 3], features[:3]), "alice"))
+    queue.put(Feed(NewRows(1, 3, [4, 5, 6], features[3:]), "alice"))
     works = drain(queue)
     pieces = [work.rows for work in works if isinstance(work, Absorb)]
     assert [(piece.first_row, list(piece.ids)) for piece in pieces] == [(0, [1, 2, 3, 4]), (4, [5, 6])]
     joined = np.concatenate([piece.features for piece in pieces if piece.features is not None])
     assert np.array_equal(joined, features)
+
+
+def with_features(session: int, first_row: int, count: int, owner: str) -> Feed:
+    """Rows of 16 bytes of features each."""
+    features = np.ones((count, 8), dtype=np.float16)
+    return Feed(NewRows(session, first_row, [1] * count, features), owner)
+
+
+def test_features_that_wait_are_counted_for_their_key_until_they_are_taken_or_dropped() -> None:
+    queue = DraftQueue(rows_per_turn=4)
+    queue.put(with_features(1, 0, 10, "alice"))
+    queue.put(with_features(1, 10, 1, "alice"))
+    queue.put(with_features(2, 0, 2, "alice"))
+    queue.put(with_features(3, 0, 5, "bob"))
+    queue.put(feed(4, 0, 100))
+    assert [queue.waiting_bytes(owner) for owner in ("alice", "bob", "carol")] == [13 * 16, 5 * 16, 0]
+    work = queue.take()
+    assert isinstance(work, Absorb)
+    assert queue.waiting_bytes("alice") == 9 * 16
+    queue.put(request(2))
+    assert isinstance(queue.take(), Answer)
+    assert queue.waiting_bytes("alice") == 7 * 16
+    queue.put(DropSession(1))
+    assert [queue.waiting_bytes(owner) for owner in ("alice", "bob")] == [0, 5 * 16]
+    drain(queue)
+    assert queue.waiting_bytes("bob") == 0
+
+
+def test_what_waits_holds_no_memory_of_what_was_taken() -> None:
+    queue = DraftQueue(rows_per_turn=60)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for session in range(20):
+        queue.put(Feed(NewRows(session, 0, [1] * 64, np.ones((64, 4096), dtype=np.float16)), "alice"))
+    assert sum(isinstance(queue.take(), Absorb) for _ in range(20)) == 20
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert queue.waiting_bytes("alice") == 20 * 4 * 8192
+    assert held == pytest.approx(20 * 4 * 8192, rel=0.1)
 
 
 def test_a_dropped_session_leaves_nothing_but_its_end() -> None:

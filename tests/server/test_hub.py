@@ -9,14 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosed
 
 from starsd_edge.errors import UsageError
-from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, UNKNOWN_SESSION
+from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, QUOTA, UNKNOWN_SESSION
+from starsd_edge.protocol.features import write_features
 from starsd_edge.protocol.hub_side import HubLimits
-from starsd_edge.protocol.messages import Error, Open, Opened
+from starsd_edge.protocol.messages import Error, Extend, Open, Opened
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.binding import bind
@@ -48,7 +50,7 @@ class Moody:
 
     kind = "moody"
     fingerprint = "moody"
-    feature_codec = "none"
+    feature_codecs: tuple[str, ...] = ()
 
     def __init__(self, on_draft: Callable[[int], None]) -> None:
         self.on_draft = on_draft
@@ -166,6 +168,39 @@ async def test_a_misfit_gets_ngram_and_a_notice_or_a_refusal_when_required() -> 
             await client.receive()
         assert ended.value.rcvd is not None
         assert ended.value.rcvd.code == 4002
+
+
+def rows_with_features(tag: bytes, first_row: int, count: int) -> Extend:
+    """Rows of 128 bytes of features each."""
+    features = write_features(np.ones((count, 64), dtype="<f2"), "f2")
+    return Extend(tag, first_row, [1] * count, features)
+
+
+async def test_features_that_wait_for_a_busy_drafter_are_bounded_and_welcome_again_when_it_has_taken_them() -> None:
+    drafting, go_on = threading.Event(), threading.Event()
+
+    def on_draft(session: int) -> None:
+        drafting.set()
+        go_on.wait(PATIENCE_S)
+
+    drafter = Moody(on_draft)
+    drafter.feature_codecs = ("f2",)
+    settings = HubSettings(limits=HubLimits(max_waiting_bytes=100_000))
+    async with running_hub([drafter], settings) as hub, hub.client() as client:
+        assert (await client.introduce(codecs=["f2"], feature_width=64, max_context=2000)).feature_codec == "f2"
+        busy = await client.open([1])
+        await client.ask(busy, 1, [1], new=0)
+        assert await asyncio.to_thread(drafting.wait, PATIENCE_S)
+        tag = await client.open([1], ref=1)
+        for number in range(8):
+            await client.send(rows_with_features(tag, 100 * number, 100))
+        error = await client.expect(Error)
+        assert (error.code, error.scope, error.tag, error.retry_after_ms) == (QUOTA, "session", tag, 5000)
+        go_on.set()
+        await client.receive_draft()
+        tag = await client.open([1], ref=2)
+        await client.send(rows_with_features(tag, 0, 700))
+        assert (await client.draft(tag, 1, [1] * 701, new=0)).ids == [7]
 
 
 async def talk_garbage(client: HubClient) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from starsd_edge.protocol.codes import FINGERPRINT
 from starsd_edge.protocol.hub_side import Offer, Refusal
+from starsd_edge.protocol.messages import Hello
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
@@ -21,6 +24,34 @@ def registry(*tokenizer_fps: str, required: bool = False) -> DrafterRegistry:
 def test_the_first_drafter_that_fits_is_offered() -> None:
     offer = registry(OTHER_FP, TOKENIZER_FP, TOKENIZER_FP).offer(hello())
     assert offer == Offer("causal-lm", PrefixEngine(1).spec.source_fp, "none", "")
+
+
+def eagle(*, required: bool = False) -> DrafterRegistry:
+    heads = pytest.importorskip("tests.support.random_heads", reason="needs torch")
+    return DrafterRegistry([heads.drafter_on(heads.random_engine())], NgramDrafter(8), required)
+
+
+def featured(codecs: list[str]) -> Hello:
+    return hello(feature_fp="f" * 64, feature_width=32, codecs=codecs)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "codec"), [(["f2", "i1"], "f2"), (["i1", "f2"], "i1"), (["i1"], "i1"), (["later", "f2"], "f2")]
+)
+def test_a_head_takes_features_as_the_target_likes_best(codecs: list[str], codec: str) -> None:
+    assert eagle().offer(featured(codecs)) == Offer("eagle", "head", codec)
+
+
+@pytest.mark.parametrize("codecs", [[], ["later"]])
+def test_a_target_that_cannot_send_what_the_head_reads_is_offered_ngram_and_told_why(codecs: list[str]) -> None:
+    offer = eagle().offer(featured(codecs))
+    assert isinstance(offer, Offer)
+    assert (offer.drafter, offer.feature_codec) == ("ngram", "none")
+    for part in ("eagle", "f2 or i1", ", ".join(codecs) or "none"):
+        assert part in offer.notice
+    refusal = eagle(required=True).offer(featured(codecs))
+    assert isinstance(refusal, Refusal)
+    assert "f2 or i1" in refusal.message
 
 
 def test_another_padding_of_the_same_vocabulary_fits() -> None:

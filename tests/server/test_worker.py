@@ -35,7 +35,7 @@ class FakeDrafter:
     cost: float = 0.25
     kind: str = "fake"
     fingerprint: str = "fake"
-    feature_codec: str = "none"
+    feature_codecs: tuple[str, ...] = ()
     rows: dict[int, int] = field(default_factory=dict)
     on_draft: Callable[[int], None] = lambda session: None
     warm_up_error: Exception | None = None
@@ -104,7 +104,7 @@ def bench() -> Bench:
 
 def test_a_request_is_answered_with_its_own_epoch_base_and_durations(bench: Bench) -> None:
     bench.open(1)
-    bench.queue.put(Feed(NewRows(1, 0, [5, 6])))
+    bench.queue.put(Feed(NewRows(1, 0, [5, 6]), "alice"))
     bench.request(1, epoch=7, base_len=2)
     bench.clock.now += 0.5
     assert bench.work(2) == [Drafted(1, 7, 2, DraftTree.chain([2]), queue_us=500_000, service_us=250_000)]
@@ -161,7 +161,7 @@ def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> N
     bench.open(1)
     bench.request(1)
     assert len(bench.work(2)) == 1
-    bench.queue.put(Feed(NewRows(1, 0, [5])))
+    bench.queue.put(Feed(NewRows(1, 0, [5]), "alice"))
     bench.request(1, epoch=2)
     bench.queue.put(DropSession(1))
     assert bench.work(1) == []  # the end of the session; its queued work went with it

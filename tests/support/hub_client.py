@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from starsd_edge.errors import UsageError
 from starsd_edge.protocol.codec import decode_from_hub, encode
 from starsd_edge.protocol.messages import (
     SUBPROTOCOL,
@@ -167,6 +169,16 @@ async def http_get(port: int, path: str, headers: dict[str, str]) -> tuple[int, 
     writer.close()
     head, _, body = answer.partition("\r\n\r\n")
     return int(head.split()[1]), body
+
+
+def free_ports(count: int) -> range:
+    """So many ports in a row that nobody listens on, below those that the kernel gives to clients."""
+    while True:
+        ports = range(start := random.randrange(20_000, 32_000), start + count)
+        with suppress(UsageError):
+            for port in ports:
+                bind("127.0.0.1", port, has_token=False).close()
+            return ports
 
 
 @asynccontextmanager

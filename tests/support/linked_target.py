@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
@@ -42,6 +42,8 @@ class LinkedTarget:
         wanted: its shape and context are what the hub is told.
         fallback: drafts when the hub does not.
         wait_s: fixed wait for drafts; None lets the target decide.
+        codecs: how it can send the features of its engine.
+        window: rows that it shows the hub of a text that it joins; None for all.
     """
 
     def __init__(
@@ -53,12 +55,19 @@ class LinkedTarget:
         fallback: DraftSource | None = None,
         wait_s: float | None = None,
         name: str = "target",
+        codecs: Sequence[str] = (),
+        window: int | None = None,
     ) -> None:
         self.engine = engine or SlowEngine(1, max_context=wanted.context)
         self.wanted = wanted
         self.notices: list[str] = []
         self.link = HubLink(
-            HubAddress(url), self._hello(name), self.notices.append, time.monotonic, random.Random(name).random
+            HubAddress(url),
+            self._hello(name, list(codecs)),
+            self.notices.append,
+            time.monotonic,
+            random.Random(name).random,
+            window,
         )
         self._source = HubDrafts(self.link.open_channel, fallback or NgramDrafts(), Patience(wait_s), time.monotonic)
 
@@ -111,7 +120,7 @@ class LinkedTarget:
         as_long = replace(self.wanted, max_tokens=max(1, len(answer.token_ids)))
         return answer.token_ids == self.plain(as_long).token_ids[: len(answer.token_ids)]
 
-    def _hello(self, name: str) -> Hello:
+    def _hello(self, name: str, codecs: list[str]) -> Hello:
         shape = self.wanted.shape
         return Hello(
             versions=[WIRE_VERSION],
@@ -120,9 +129,9 @@ class LinkedTarget:
             tokenizer_fp=TOKENIZER_FP,
             source_fp="s" * 64,
             feature_fp="f" * 64,
-            feature_kind="none",
-            feature_width=0,
-            codecs=[],
+            feature_kind=self.engine.spec.feature_kind,
+            feature_width=self.engine.spec.feature_width,
+            codecs=codecs,
             max_tree=shape.max_nodes + 1,
             max_depth=shape.max_depth,
             max_context=self.wanted.context,

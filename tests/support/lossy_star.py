@@ -43,7 +43,7 @@ from starsd_edge.protocol.target_side import (
 )
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.port_leases import PortLeases
-from tests.support.wire import VOCAB, WIDTH, a_hello
+from tests.support.wire import VOCAB, WIDTH, a_hello, promised
 
 CONTEXT = 160
 MAX_TREE = 10
@@ -78,22 +78,32 @@ class Wire:
 
 @dataclass
 class Fed:
-    """What the drafter holds of a session: rows of the text that began with token `t_first`."""
+    """What the drafter holds of a sequence: its rows up to this one."""
 
-    t_first: int
-    rows: int = 0
+    number: int
+    rows: int
+
+    @classmethod
+    def opened(cls, opening: OpenSession) -> Fed:
+        """Which sequence begins so: their tokens differ at every position."""
+        first = opening.first_row
+        starts = (number for number in range(VOCAB) if opening.t_first == true_token(number, first - 1))
+        return cls(next(starts) if first else opening.t_first, first)
 
 
 class LossyStar:
     """The network between a `TargetProtocol` and a `HubProtocol`."""
 
-    def __init__(self, codec: str, dedicated: bool = False) -> None:
+    def __init__(self, codec: str, dedicated: bool = False, window: int | None = None) -> None:
         self.now = 1000.0
         self.codec = codec
         self.dedicated = dedicated
         self.target = TargetProtocol(
-            a_hello(max_tree=MAX_TREE, max_depth=MAX_DEPTH, max_context=CONTEXT, dedicated=True), lambda: self.now
+            a_hello(codecs=["f2", "i1"], max_tree=MAX_TREE, max_depth=MAX_DEPTH, max_context=CONTEXT, dedicated=True),
+            lambda: self.now,
+            window,
         )
+        self.window = window
         self.sessions: dict[int, TargetSession] = {}
         self.next_session = 0
         self.wires: list[Wire] = []
@@ -202,17 +212,18 @@ class LossyStar:
                 wire.down.append(action.frame)
             elif isinstance(action, OpenSession):
                 assert action.session not in self.fed
-                self.fed[action.session] = Fed(action.t_first)
+                self.fed[action.session] = Fed.opened(action)
             elif isinstance(action, Feed):
                 fed = self.fed[action.rows.session]
                 rows = len(action.rows.ids)
                 assert action.rows.first_row == fed.rows
-                assert list(action.rows.ids) == [true_token(fed.t_first, fed.rows + row) for row in range(rows)]
+                assert list(action.rows.ids) == [true_token(fed.number, fed.rows + row) for row in range(rows)]
                 if self.codec == "none":
                     assert action.rows.features is None
                 else:
                     assert action.rows.features is not None
-                    assert np.array_equal(action.rows.features, true_features(fed.t_first, fed.rows, rows))
+                    sent = promised(true_features(fed.number, fed.rows, rows), self.codec)
+                    assert np.array_equal(action.rows.features, sent)
                 fed.rows += rows
             elif isinstance(action, QueueDraft):
                 assert action.base_len == self.fed[action.session].rows
@@ -381,6 +392,8 @@ class LossyStar:
         self.pump()
         for session in self.sessions.values():
             session.extend()
+            if self.window is not None:
+                session.request(DraftShape(0, 0))  # under a window a session begins with its first request
         self.pump()
         self.arrived.clear()
         asked = {session: (session.request(DraftShape(5, 3, 2)), session.rows) for session in self.sessions.values()}
@@ -391,7 +404,7 @@ class LossyStar:
         assert len(self.arrived) == len(asked)
         assert {event.session: (event.epoch, event.base_len) for event in self.arrived} == asked
         self.wait(31)
-        held = {fed.t_first: fed.rows for fed in self.fed.values()}
+        held = {fed.number: fed.rows for fed in self.fed.values()}
         assert held == {number: session.rows for number, session in self.sessions.items()}
 
     def check(self) -> None:
@@ -401,5 +414,5 @@ class LossyStar:
         ports = [wire.port for wire in self.wires if wire.port is not None]
         assert len(ports) == len(set(ports)) <= len(self.leases) <= len(PORTS)
         for fed in self.fed.values():
-            session = self.sessions.get(fed.t_first)
+            session = self.sessions.get(fed.number)
             assert session is None or fed.rows <= session.rows

@@ -1,6 +1,6 @@
 """Bundles of a tiny model, one of each kind that `export` makes.
 
-They are exported once per run of the tests. Where there is no torch, `STARSD_TINY_BUNDLES` names a directory into
+They are exported once per run of the tests. Where there is no torch, `TINY_BUNDLES` names a directory into
 which `python -m tests.support.tiny_bundles DIRECTORY` has written them with a Python that has one.
 """
 
@@ -14,7 +14,7 @@ from starsd_edge.bundles.bundle import Bundle, load_bundle
 
 KINDS = {"fp32": ("fp32", "float16"), "fp32-kv32": ("fp32", "float32"), "int8": ("int8", "float16")}
 """Weights and KV dtype by name."""
-READY = "STARSD_TINY_BUNDLES"
+READY = "TINY_BUNDLES"
 
 
 def tiny_bundles_at(place: Path) -> dict[str, Bundle]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
+from starsd_edge.protocol.features import read_features, write_features
 from starsd_edge.protocol.hub_side import (
     HubAction,
     HubConnection,
@@ -73,9 +74,16 @@ def some_features(rows: int, first: int = 0, width: int = WIDTH) -> npt.NDArray[
     return (np.arange(first, first + rows, dtype=np.float32)[:, None] + np.arange(width) / 16).astype(np.float16)
 
 
-def a_tensor(values: npt.NDArray[np.float16]) -> Tensor:
+def a_tensor(values: npt.NDArray[np.float16], codec: str = "f2") -> Tensor:
     """Features as they travel."""
-    return Tensor("f2", list(values.shape), memoryview(values.tobytes()))
+    return write_features(np.ascontiguousarray(values), codec)
+
+
+def promised(values: npt.NDArray[np.float16], codec: str) -> npt.NDArray[np.float16]:
+    """What a hub gets of these features."""
+    read = read_features(a_tensor(values, codec), *values.shape, codec)
+    assert read is not None
+    return read
 
 
 def only(kind: type[Kind], things: list[object] | list[HubMessage] | list[HubAction] | list[TargetEvent]) -> Kind:
@@ -117,6 +125,8 @@ class HubUnderTest:
     limits: HubLimits = field(default_factory=HubLimits)
     choose: Callable[[Hello], Offer | Refusal] | None = None
     own_port: Callable[[str], OwnPort | Refusal] | None = None
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Bytes of features that wait for the drafter, per key."""
     now: float = 100.0
     done: list[HubAction] = field(default_factory=list)
     """Actions other than Send, in order."""
@@ -124,7 +134,10 @@ class HubUnderTest:
     def __post_init__(self) -> None:
         self._tags = 0
         choose = self.choose or (lambda _: Offer("ngram", "fp", self.codec))
-        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port)
+        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port, self._waiting)
+
+    def _waiting(self, owner: str) -> int:
+        return self.waiting.get(owner, 0)
 
     def _new_tag(self) -> bytes:
         self._tags += 1
@@ -173,9 +186,9 @@ class Clock:
 class TargetUnderTest:
     """A target whose hub is played by the test, message by message."""
 
-    def __init__(self, **hello: object) -> None:
+    def __init__(self, window: int | None = None, **hello: object) -> None:
         self.clock = Clock()
-        self.protocol = TargetProtocol(a_hello(**hello), self.clock)
+        self.protocol = TargetProtocol(a_hello(**hello), self.clock, window)
 
     def connect(self, welcome: Welcome | None = None, ready: bool = True) -> list[TargetEvent]:
         """Connect and be welcomed; the events, the frames sent so far thrown away up to HELLO."""

@@ -137,7 +137,9 @@ def _shown(value: object) -> str:
         return "TENSOR(" + ", ".join(_shown(getattr(value, name)) for name in value.__struct_fields__) + ")"
     if isinstance(value, str):
         return f'"{value}"'
-    return {None: "nil", False: "false"}.get(value, str(value)) if value is None or value is False else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "nil" if value is None else str(value)
 
 
 def _codes() -> str:

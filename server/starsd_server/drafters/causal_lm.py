@@ -34,20 +34,24 @@ class CausalLmDrafter:
         tokenizer_fp: fingerprint of its tokenizer, which the target's must equal.
         tokenizer_size: ids its tokenizer knows; the padding above is never guessed.
         max_sessions: sessions it holds KV for at once.
+        name: what the hub calls it, where it has several of a kind.
     """
 
-    def __init__(self, engine: Engine, tokenizer_fp: str, tokenizer_size: int, max_sessions: int) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer_fp: str, tokenizer_size: int, max_sessions: int, name: str = CAUSAL_LM
+    ) -> None:
         self._engine = engine
         self._tokenizer_fp = tokenizer_fp
         self._tokenizer_size = min(tokenizer_size, engine.spec.vocab_size)
         self._max_sessions = max_sessions
+        self._name = name
         self._sessions: dict[int, _Session | None] = {}
         """None once the text is longer than the model's context: nothing is drafted from there on, and nothing kept."""
 
     @property
     def kind(self) -> str:
         """See `Drafter`."""
-        return CAUSAL_LM
+        return self._name
 
     @property
     def fingerprint(self) -> str:
@@ -55,9 +59,9 @@ class CausalLmDrafter:
         return self._engine.spec.source_fp
 
     @property
-    def feature_codec(self) -> str:
+    def feature_codecs(self) -> tuple[str, ...]:
         """See `Drafter`: ids are enough."""
-        return "none"
+        return ()
 
     def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
         """See `Drafter`: only the tokenizers must be the same; a padded vocabulary may differ in size."""
@@ -74,7 +78,7 @@ class CausalLmDrafter:
         """See `Drafter`."""
         if len(self._sessions) >= self._max_sessions:
             raise SessionRefusedError(
-                f"the hub's {CAUSAL_LM} drafter holds {self._max_sessions} sessions, its limit: "
+                f"the hub's {self._name} drafter holds {self._max_sessions} sessions, its limit: "
                 "try again later, or start the hub with a larger --max-sessions"
             )
         self._require_known([t_first])
@@ -106,7 +110,7 @@ class CausalLmDrafter:
     def _require_known(self, ids: ListLike[int]) -> None:
         if len(ids) and not 0 <= min(ids) <= max(ids) < self._engine.spec.vocab_size:
             raise SessionRefusedError(
-                f"a token id is outside the {CAUSAL_LM} drafter's vocabulary of {self._engine.spec.vocab_size}: "
+                f"a token id is outside the {self._name} drafter's vocabulary of {self._engine.spec.vocab_size}: "
                 "the target's tokenizer is not the one it claims"
             )
 

@@ -23,15 +23,15 @@ class Drafter(Protocol):
 
     @property
     def kind(self) -> str:
-        """ "ngram", "causal-lm", later "eagle"."""
+        """ "ngram", "causal-lm" or "eagle", with a number where a hub has several of a kind: its name on this hub."""
 
     @property
     def fingerprint(self) -> str:
         """What it is made from: shown in WELCOME."""
 
     @property
-    def feature_codec(self) -> str:
-        """Codec of the features it wants in rows, "none" when ids are enough."""
+    def feature_codecs(self) -> tuple[str, ...]:
+        """Codecs of the features that it can use, of which it needs one; empty when ids are enough."""
 
     def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
         """Why a target with these fingerprints cannot use it, both named; None when it can."""

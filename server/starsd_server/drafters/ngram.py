@@ -30,9 +30,9 @@ class NgramDrafter:
         return NGRAM
 
     @property
-    def feature_codec(self) -> str:
+    def feature_codecs(self) -> tuple[str, ...]:
         """See `Drafter`."""
-        return "none"
+        return ()
 
     def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
         """See `Drafter`: ids are ids, whatever they stand for."""

@@ -1,0 +1,1 @@
+"""EAGLE heads on disk: public checkpoints in, draft bundles out."""

@@ -1,0 +1,123 @@
+"""Heads as others publish them: EAGLE-1, EAGLE-2 and EAGLE-3.
+
+Other loaders skip what they do not know and make up what they do not find, and a head that is half loaded still drafts,
+only badly. Here every tensor of the file has a place or is named in the error, and so is every variant that is not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from starsd_edge.errors import UsageError
+from starsd_edge.heads.spec import HeadKind, HeadSpec
+from starsd_export.draft_heads.public_config import HeadConfig, build_spec, find_kind, flatten_config, read_config
+from starsd_export.draft_heads.public_files import read_files
+from starsd_export.draft_heads.public_fusion import Fusion
+from starsd_export.draft_heads.public_names import (
+    FUSION_BIAS,
+    FUSION_NORM,
+    FUSION_WEIGHT,
+    PUBLIC_NAMES,
+    QKV_BIASES,
+    canonical_names,
+)
+from starsd_export.draft_heads.public_taps import StatedTaps, read_taps
+from starsd_export.draft_heads.public_tensors import require_tensors
+from starsd_export.draft_heads.public_vocabulary import read_draft_ids
+
+
+@dataclass(frozen=True)
+class PublicHead:
+    """A published head.
+
+    Attributes:
+        spec: its shape.
+        tensors: by our names, as stored. Where "embed.weight" or "lm_head.weight" is not there, neither does the file
+            have it, and the head uses the target's.
+        draft_ids: int64 [draft vocabulary], the target's id of each guess.
+        fusion: what makes its features; "eagle3" only.
+        taps: the layers of the target that go into the fusion; "eagle3" only.
+        notes: a line for each thing that a user who knows the head would not expect.
+    """
+
+    spec: HeadSpec
+    tensors: dict[str, torch.Tensor]
+    draft_ids: npt.NDArray[np.int64]
+    fusion: Fusion | None
+    taps: StatedTaps | None
+    notes: tuple[str, ...]
+
+
+def read_public_head(directory: Path) -> PublicHead:
+    """Read config.json and the weights beside it.
+
+    Raises:
+        UsageError: files that are missing, damaged, or do not say clearly what head they hold.
+    """
+    contents, stored = read_files(directory)
+    names = canonical_names(stored, directory)
+    tensors = {canonical: stored[name] for canonical, name in names.items()}
+    config = flatten_config(contents, directory)
+    kind = find_kind(config, tensors)
+    if kind is None:
+        raise UsageError(f"{directory} holds no head of EAGLE-1, EAGLE-2 or EAGLE-3: this version drafts with no other")
+    found = read_config(config, directory)
+    fc_bias = _has_fc_bias(kind, found, config, tensors)
+    spec = build_spec(kind, found, config, directory, fc_bias=fc_bias, qkv_bias=_has_qkv_bias(found, tensors))
+    require_tensors(directory, spec, found, tensors, names, fusion_bias=fc_bias)
+    eagle3 = kind == "eagle3"
+    return PublicHead(
+        spec=spec,
+        tensors=_our_tensors(spec, found, tensors),
+        draft_ids=read_draft_ids(directory, spec, tensors, names),
+        fusion=_fusion(spec, tensors) if eagle3 else None,
+        taps=read_taps(contents, directory) if eagle3 else None,
+        notes=_notes(spec, found, tensors),
+    )
+
+
+def _has_fc_bias(kind: HeadKind, found: HeadConfig, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:
+    """EAGLE-1's default is a bias and speculators' is none; an EAGLE-3 file that says nothing may have one or not."""
+    stated = found.fusion_bias if found.bias is None else found.bias
+    if stated is not None:
+        return stated
+    return FUSION_BIAS in tensors if kind == "eagle3" else "speculators_model_type" not in config
+
+
+def _has_qkv_bias(found: HeadConfig, tensors: Mapping[str, Any]) -> bool:
+    stated = found.attention_bias if found.qkv_bias is None else found.qkv_bias
+    return any(name in tensors for name in QKV_BIASES) if stated is None else stated
+
+
+def _our_tensors(spec: HeadSpec, found: HeadConfig, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    ours = {name: tensors[PUBLIC_NAMES[name]] for name in spec.tensor_shapes() if PUBLIC_NAMES[name] in tensors}
+    if _ties(spec, found) and "lm_head.weight" not in ours and "embed.weight" in ours:
+        ours["lm_head.weight"] = ours["embed.weight"]
+    return ours
+
+
+def _fusion(spec: HeadSpec, tensors: Mapping[str, torch.Tensor]) -> Fusion:
+    return Fusion(tensors[FUSION_WEIGHT], tensors.get(FUSION_BIAS), tensors.get(FUSION_NORM), spec.rms_norm_eps)
+
+
+def _ties(spec: HeadSpec, found: HeadConfig) -> bool:
+    """An EAGLE-1 head's output matrix is the target's, whatever its configuration repeats of the target's."""
+    return spec.kind == "eagle3" and found.tie_word_embeddings
+
+
+def _notes(spec: HeadSpec, found: HeadConfig, tensors: Mapping[str, Any]) -> tuple[str, ...]:
+    has_output = PUBLIC_NAMES["lm_head.weight"] in tensors
+    if spec.kind == "eagle" and has_output:
+        return ("it brings an lm_head.weight, which other programs do not read from an EAGLE-1 head",)
+    if _ties(spec, found) and has_output:
+        return ("its configuration ties lm_head.weight to the embedding, and yet it brings one, which is used",)
+    if _ties(spec, found) and PUBLIC_NAMES["embed.weight"] not in tensors:
+        return ("its output matrix is the target's embedding: right for a target whose own are tied too",)
+    return ()

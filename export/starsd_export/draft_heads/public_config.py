@@ -1,0 +1,185 @@
+"""config.json of a published head: the numbers of the layer, and the variants that this version does not run.
+
+The layouts differ in where things stand: at the top (EAGLE, SGLang, SpecForge), in "eagle_config" (Model Optimizer), or
+in "transformer_layer_config" (speculators, which leaves out whatever is a Llama's default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from starsd_edge.errors import UsageError
+from starsd_edge.heads.spec import HeadKind, HeadSpec, Positive
+from starsd_export.draft_heads.public_fusion import TAPS
+from starsd_export.draft_heads.public_rope import read_rope
+
+_LLAMA: dict[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+_LAYER, _GROUP, _SPECULATORS = "transformer_layer_config", "eagle_config", "speculators_model_type"
+_NO = (False, 0)
+_ONLY: dict[str, tuple[Collection[Any], str]] = {
+    "num_hidden_layers": ((1,), "one layer"),
+    "hidden_act": (("silu",), "SiLU"),
+    "num_aux_hidden_states": ((TAPS,), f"{TAPS} layers of the target"),
+    "fc_norm": (_NO, "no norm, or one over all states together, before the fusion"),
+    "use_aux_norm": (_NO, "no norm, or one over all states together, before the fusion"),
+    "add_para_norm": (_NO, "no norms before the fusion of embedding and feature"),
+    "layernorms": (_NO, "no norms around the layer"),
+    "use_mtp_layernorm": (_NO, "no norms around the layer"),
+    "mlp_bias": (_NO, "no biases in the MLP"),
+    "partial_rotary_factor": ((1,), "whole heads"),
+    "logit_scale": ((1,), "plain logits"),
+    "is_causal": ((True,), "causal attention"),
+    "parallel_drafting": (_NO, "one guess after the other"),
+    "parallel_draft_step": ((0, 1), "one guess after the other"),
+}
+"""Settings that change what a head computes: the values that are run, and what they mean."""
+
+
+class HeadConfig(msgspec.Struct, frozen=True):
+    """What is read of a config.json; None where it says nothing.
+
+    Attributes:
+        bias: of `fc`.
+        fusion_bias: the same, as speculators writes it.
+        qkv_bias, attention_bias: of Q, K and V.
+        target_hidden_size: Ht, where it is not `hidden_size`.
+    """
+
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_attention_heads: Positive
+    vocab_size: Positive
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    draft_vocab_size: Positive | None = None
+    target_hidden_size: Positive | None = None
+    max_position_embeddings: Positive = 2048
+    rms_norm_eps: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
+    bias: bool | None = None
+    fusion_bias: bool | None = None
+    qkv_bias: bool | None = None
+    attention_bias: bool | None = None
+    tie_word_embeddings: bool = False
+    norm_before_residual: bool | None = None
+    norm_before_fc: bool = False
+    norm_output: bool = False
+
+    @property
+    def draft_vocabulary(self) -> int:
+        """Ids that the head guesses; all where the configuration does not say."""
+        return self.draft_vocab_size or self.vocab_size
+
+    @property
+    def states_width(self) -> int:
+        """3 * Ht."""
+        return TAPS * (self.target_hidden_size or self.hidden_size)
+
+
+def flatten_config(contents: Mapping[str, Any], path: Any) -> dict[str, Any]:
+    """Every setting that is not null, wherever it stands.
+
+    Raises:
+        UsageError: a variant that is not run.
+    """
+    parts = [contents.get(_GROUP), contents.get(_LAYER), contents]
+    merged = dict(_LLAMA) if _SPECULATORS in contents else {}
+    for part in parts:
+        if isinstance(part, Mapping):
+            merged |= {name: value for name, value in part.items() if value is not None}
+    for name, (allowed, meaning) in _ONLY.items():
+        if name in merged and merged[name] not in allowed:
+            raise UsageError(
+                f"{path} sets {name} = {merged[name]!r}, which this version does not run (supported: {meaning})"
+            )
+    if "quantization_config" in merged:
+        raise UsageError(f"{path} holds quantised weights: give the head that they were made from")
+    _refuse_windows(merged, path)
+    return merged
+
+
+def find_kind(config: Mapping[str, Any], names: Collection[str]) -> HeadKind | None:
+    """Which head it is, by its configuration and the names of its tensors; None for another kind of drafter."""
+    stated = config.get(_SPECULATORS)
+    if stated is not None:
+        return stated if stated in ("eagle", "eagle3") else None
+    if "draft_vocab_size" in config or "eagle3" in str(config.get("architectures")).lower():
+        return "eagle3"
+    marks = ("midlayer.", "d2t", "draft_id_to_target_id", "norm.weight", "layers.0.hidden_norm.")
+    if any(name.startswith(marks) for name in names):
+        return "eagle3"
+    return "eagle" if any(name.startswith(("fc.", "fusion_fc.", "layers.0.")) for name in names) else None
+
+
+def read_config(config: Mapping[str, Any], path: Any) -> HeadConfig:
+    """Check the numbers of a flattened configuration.
+
+    Raises:
+        UsageError: names the number that is missing, of another type, or does not fit the others.
+    """
+    try:
+        found = msgspec.convert(dict(config), HeadConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} has a config.json that is no head's: {error}") from None
+    heads, kv_heads = found.num_attention_heads, found.num_key_value_heads or found.num_attention_heads
+    if heads % kv_heads:
+        raise UsageError(f"{path} has {heads} heads of Q and {kv_heads} of K, which do not divide them")
+    if found.head_dim is None and found.hidden_size % heads:
+        raise UsageError(f"{path} has a hidden_size of {found.hidden_size}, which {heads} heads do not divide")
+    if (found.head_dim or found.hidden_size // heads) % 2:
+        raise UsageError(f"{path} has heads of an odd width, which RoPE cannot rotate in pairs")
+    if found.draft_vocabulary > found.vocab_size:
+        raise UsageError(f"{path} has a draft_vocab_size larger than its vocab_size of {found.vocab_size}")
+    return found
+
+
+def build_spec(
+    kind: HeadKind, found: HeadConfig, config: Mapping[str, Any], path: Any, *, fc_bias: bool, qkv_bias: bool
+) -> HeadSpec:
+    """The shape of the head.
+
+    Args:
+        config: flattened.
+        fc_bias, qkv_bias: whether the head has these biases.
+
+    Raises:
+        UsageError: a RoPE scaling or a feature that is not run, or a speculators head that leaves its residual open.
+    """
+    if kind == "eagle3" and _SPECULATORS in config and found.norm_before_residual is None:
+        raise UsageError(f"{path} does not set norm_before_residual, on which its guesses depend: ask its maker")
+    if kind == "eagle3" and config.get("use_aux_hidden_state") is False:
+        raise UsageError(f"{path} reads one layer of the target, which this version does not run (supported: {TAPS})")
+    theta, factor = read_rope(config, path)
+    eagle3 = kind == "eagle3"
+    return HeadSpec(
+        kind=kind,
+        hidden_size=found.hidden_size,
+        intermediate_size=found.intermediate_size,
+        n_heads=found.num_attention_heads,
+        n_kv_heads=found.num_key_value_heads or found.num_attention_heads,
+        head_dim=found.head_dim or found.hidden_size // found.num_attention_heads,
+        vocab_size=found.vocab_size,
+        draft_vocab_size=found.draft_vocabulary if eagle3 else found.vocab_size,
+        rms_norm_eps=found.rms_norm_eps,
+        rope_theta=theta,
+        max_positions=found.max_position_embeddings,
+        rope_factor=factor,
+        fc_bias=fc_bias and not eagle3,
+        qkv_bias=qkv_bias,
+        norm_before_residual=eagle3 and bool(found.norm_before_residual),
+        norm_output=eagle3 and found.norm_output,
+    )
+
+
+def _refuse_windows(config: Mapping[str, Any], path: Any) -> None:
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    if window is not None or "sliding_attention" in str(config.get("layer_types")):
+        raise UsageError(f"{path} has a sliding window, which this version does not run (supported: full attention)")

@@ -1,0 +1,1 @@
+"""Training EAGLE heads: texts, features, the unrolled loss, evaluation."""

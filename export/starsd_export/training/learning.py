@@ -1,0 +1,138 @@
+"""One update of a head: the unrolled loss, and its measures.
+
+Cross-entropy on the target's own distribution over the draft vocabulary, at every step of the unrolling, and beside it,
+weighted low, the distance between predicted and true features, without which deep guesses lose their footing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.torch_head import TorchHead
+from starsd_export.training.batches import Batch
+from starsd_export.training.unrolled import unroll
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """How the parts of the loss count.
+
+    Attributes:
+        steps: guesses deep.
+        feature: of the feature distance, beside 1 for the cross-entropy.
+        deeper: each step counts this much of the one before.
+    """
+
+    steps: int = 4
+    feature: float = 0.1
+    deeper: float = 0.9
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What a batch gave.
+
+    Attributes:
+        loss: to be minimised.
+        hits: bool [steps, B, T]: the likeliest guess of each step is the target's choice.
+        cross_entropy: float [steps], means.
+    """
+
+    loss: torch.Tensor
+    hits: torch.Tensor
+    cross_entropy: list[float]
+
+
+class Lesson:
+    """What stays the same in every update.
+
+    Args:
+        embedding: float32 [V, H], the target's.
+        vocabulary: int64 [Vd], ids of the draft vocabulary.
+        scale: typical size of a feature's numbers, by which the feature distance is divided.
+    """
+
+    def __init__(
+        self, embedding: torch.Tensor, vocabulary: npt.NDArray[np.int64], scale: float, weights: LossWeights
+    ) -> None:
+        self._embedding = embedding
+        self._vocabulary = torch.from_numpy(vocabulary)
+        self._scale = scale
+        self._weights = weights
+
+    def measure(self, head: TorchHead, batch: Batch) -> Measures:
+        """Run the head over a batch."""
+        embedded = functional.embedding(batch.next_ids, self._embedding)
+        rows = batch.counts
+        truth = batch.wanted[rows]
+        with torch.no_grad():
+            target = head.logits(truth).float().softmax(dim=-1)
+        loss = torch.zeros(())
+        hits, entropies = [], []
+        order = torch.arange(rows.shape[1]).expand_as(rows)[rows]
+        for step, outcome in enumerate(unroll(head, embedded, batch.features, self._weights.steps)):
+            guessed = outcome[rows]
+            logits = head.logits(guessed).float()
+            counts = (order >= step).float()
+            entropy = functional.cross_entropy(logits, target, reduction="none")
+            distance = functional.smooth_l1_loss(
+                guessed.float() / self._scale, truth / self._scale, reduction="none"
+            ).mean(dim=-1)
+            total = ((entropy + self._weights.feature * distance) * counts).sum() / counts.sum().clamp(min=1)
+            loss = loss + self._weights.deeper**step * total
+            hit = torch.zeros_like(rows)
+            hit[rows] = self._vocabulary[logits.detach().argmax(dim=-1)] == batch.choices[rows]
+            hits.append(hit)
+            entropies.append(float((entropy.detach() * counts).sum() / counts.sum().clamp(min=1)))
+        return Measures(loss, torch.stack(hits), entropies)
+
+
+def survival(hits: torch.Tensor, batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Chains of guesses over greedy text: how many reached each level, and how many of them hit there.
+
+    A chain that begins in row i is judged in row i + u at step u, and for as long as the text itself is what the target
+    would choose.
+
+    Returns:
+        int64 [steps] each.
+    """
+    steps, _, rows = hits.shape
+    greedy = (batch.said == batch.choices) & batch.counts
+    alive = batch.counts[:, : rows - steps + 1].clone()
+    reached, survived = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
+    for step in range(steps):
+        here = slice(step, rows - steps + 1 + step)
+        alive &= greedy[:, here]
+        reached[step] = int(alive.sum())
+        alive &= hits[step][:, here]
+        survived[step] = int(alive.sum())
+    return reached, survived
+
+
+def untrained(spec: HeadSpec, embedding: torch.Tensor, output: torch.Tensor, seed: int) -> TorchHead:
+    """A head that predicts the next feature to be the last one, and has all to learn.
+
+    Args:
+        embedding: [V, H]; output: [Vd, H]; both the target's, and not trained.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in spec.tensor_shapes().items():
+        if name.endswith("norm.weight"):
+            tensors[name] = torch.ones(shape)
+        elif name.endswith("bias") or name in ("o.weight", "down.weight"):
+            tensors[name] = torch.zeros(shape)
+        elif name not in ("embed.weight", "lm_head.weight"):
+            tensors[name] = torch.randn(shape, generator=draw) * shape[-1] ** -0.5
+    if "fc.weight" in tensors:
+        tensors["fc.weight"][:, spec.hidden_size :] = torch.eye(spec.hidden_size)
+    head = TorchHead(spec, {**tensors, "embed.weight": embedding, "lm_head.weight": output})
+    for name, parameter in head.named_parameters():
+        parameter.requires_grad_(name not in ("embed_weight", "lm_head_weight"))
+    return head

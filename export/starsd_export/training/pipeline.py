@@ -1,0 +1,187 @@
+"""Training as a whole: a checkpoint in, a trained head out. Every stage leaves its result in the working directory, so
+that a run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tokenizers
+import torch
+from transformers import PreTrainedModel
+
+from starsd_edge.bundles.fingerprints import feature_fingerprint
+from starsd_edge.bundles.integrity import staged_directory
+from starsd_edge.bundles.manifest import TextRules
+from starsd_edge.errors import UsageError
+from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.torch_head import TorchHead
+from starsd_edge.runtime.torch_model import head_width
+from starsd_edge.text.frame import ChatFrame
+from starsd_edge.text.tokenizer import Tokenizer
+from starsd_export.checkpoint import Checkpoint
+from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, write_trained
+from starsd_export.reference import STOCK_ATTENTION
+from starsd_export.training.features import FeatureStore, gather_features
+from starsd_export.training.learning import Lesson, untrained
+from starsd_export.training.loop import Report, Trainer, TrainingPlan, read_log
+from starsd_export.training.plot import PLOT_NAME, write_plot
+from starsd_export.training.texts import TEXTS_NAME, Text, Writer, WritingPlan, read_files, write_texts
+from starsd_export.training.vocabulary import choose_vocabulary, coverage
+
+PLAN_NAME = "plan.json"
+_LONGEST_PIECE = 512
+_SAMPLED_ROWS = 20_000
+_MAX_POSITIONS = 2048
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """What is trained, on what and how.
+
+    Attributes:
+        tokens: of text that the model writes for itself, where no data is given.
+        data: a user's files of plain text.
+        draft_vocabulary: ids that the head can guess.
+        bfloat16: write and look at the texts in bfloat16: several times as fast on processors that have it.
+    """
+
+    tokens: int = 500_000
+    data: tuple[Path, ...] = ()
+    draft_vocabulary: int = 8192
+    bfloat16: bool = False
+    writing: WritingPlan = field(default_factory=WritingPlan)
+    training: TrainingPlan = field(default_factory=TrainingPlan)
+
+
+class Watcher(Protocol):
+    """Who is told how it goes."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A stage begins, of so many tokens or updates."""
+
+    def done(self, count: int) -> None:
+        """So many of them are done."""
+
+    def report(self, report: Report) -> None:
+        """The head was looked at."""
+
+
+def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan, watcher: Watcher) -> TrainedHead:
+    """Train a head for a checkpoint and write it to `output`.
+
+    Args:
+        work: where texts, features and checkpoints are kept; what an interrupted run left there is gone on with.
+
+    Raises:
+        UsageError: the working directory belongs to another plan, or a file of the user's cannot be read.
+    """
+    _claim(work, checkpoint, plan)
+    tokenizer = checkpoint_tokenizer(checkpoint)
+    model = checkpoint.load()
+    model.set_attn_implementation(STOCK_ATTENTION)
+    embedding = model.get_input_embeddings().weight.detach().clone()
+    output_matrix = model.get_output_embeddings().weight.detach().clone()
+    if plan.bfloat16:
+        model = model.to(torch.bfloat16)
+    store = _store(model, tokenizer, work, plan, watcher)
+    said = store.texts[max(1, round(plan.training.held_out * len(store.texts))) :]
+    vocabulary = choose_vocabulary(said, plan.draft_vocabulary, model.config.vocab_size, tokenizer.eos_ids)
+    spec = head_spec(model, len(vocabulary))
+    del model
+    head = untrained(spec, embedding, output_matrix[torch.from_numpy(vocabulary)], plan.training.seed)
+    lesson = Lesson(embedding, vocabulary, _typical_size(store), plan.training.loss)
+    trainer = Trainer(head, lesson, store, plan.training, work)
+    watcher.stage("training", trainer.updates)
+    latest = trainer.run(watcher.report, watcher.done)
+    trained = _finished(checkpoint, head, torch.from_numpy(vocabulary), _record(plan, store, vocabulary, latest))
+    with staged_directory(output.resolve()) as staging:
+        write_trained(staging, trained)
+        write_plot(read_log(work), staging / PLOT_NAME)
+    return trained
+
+
+def head_spec(model: PreTrainedModel, draft_vocabulary: int) -> HeadSpec:
+    """A head as wide as the target, with one layer like its own."""
+    config = model.config
+    return HeadSpec(
+        kind="eagle",
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        n_heads=config.num_attention_heads,
+        n_kv_heads=config.num_key_value_heads,
+        head_dim=head_width(config),
+        vocab_size=config.vocab_size,
+        draft_vocab_size=draft_vocabulary,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_theta=float(config.rope_parameters["rope_theta"]),
+        max_positions=_MAX_POSITIONS,
+    )
+
+
+def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """The tokenizer of a checkpoint, its chat template included."""
+    backend = tokenizers.Tokenizer.from_str(json.dumps(checkpoint.tokenizer))
+    rules = TextRules(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.add_bos)
+    return Tokenizer.of(backend, rules, checkpoint.chat_template)
+
+
+def _claim(work: Path, checkpoint: Checkpoint, plan: HeadPlan) -> None:
+    """One plan per working directory: stages of different plans do not fit together."""
+    work.mkdir(parents=True, exist_ok=True)
+    ours = json.loads(json.dumps({"source_fp": checkpoint.source_fp, **asdict(plan)}, default=str))
+    path = work / PLAN_NAME
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != ours:
+        raise UsageError(f"{work} holds the work of another plan: name another --work directory, or remove that one")
+    path.write_text(json.dumps(ours, indent=2) + "\n", encoding="utf-8")
+
+
+def _store(model: PreTrainedModel, tokenizer: Tokenizer, work: Path, plan: HeadPlan, watcher: Watcher) -> FeatureStore:
+    texts = _texts(model, tokenizer, work, plan, watcher)
+    watcher.stage("looking at the texts", sum(len(text.ids) for text in texts))
+    return gather_features(model, texts, work, watcher.done)
+
+
+def _texts(
+    model: PreTrainedModel, tokenizer: Tokenizer, work: Path, plan: HeadPlan, watcher: Watcher
+) -> Sequence[Text]:
+    if plan.data:
+        return read_files(plan.data, tokenizer.encode, _LONGEST_PIECE)
+    if not tokenizer.has_chat_template:
+        raise UsageError("this model has no chat template to write texts by itself: give text files with --data")
+    frame = ChatFrame.of(lambda message: tokenizer.encode_chat([{"role": "user", "content": message}]))
+    writer = Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed))
+    watcher.stage("writing texts", plan.tokens)
+    return write_texts(writer.write_batch, work / TEXTS_NAME, plan.tokens, watcher.done)
+
+
+def _typical_size(store: FeatureStore) -> float:
+    """Root mean square of the features' numbers."""
+    return float(np.sqrt(np.mean(np.square(store.features[:_SAMPLED_ROWS].astype(np.float32)))))
+
+
+def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Report) -> dict[str, Any]:
+    return {
+        "tokens": int(store.offsets[-1]),
+        "texts": len(store.texts),
+        "own_texts": not plan.data,
+        "coverage": round(coverage(store.texts, vocabulary), 4),
+        "seed": plan.training.seed,
+        "updates": latest.updates,
+        "steps": plan.training.loss.steps,
+        "held_out_survival": latest.survival,
+        "held_out_tokens_per_round": latest.tokens_per_round,
+        "torch": str(torch.__version__),
+    }
+
+
+def _finished(checkpoint: Checkpoint, head: TorchHead, draft_ids: torch.Tensor, trained: dict[str, Any]) -> TrainedHead:
+    spec = head.spec
+    fingerprint = feature_fingerprint(checkpoint.source_fp, "last_hidden", spec.hidden_size)
+    tensors = {name: head.tensor(name).detach() for name in spec.tensor_shapes() if name not in FROM_TARGET}
+    return TrainedHead(HeadRecord(1, spec, fingerprint, trained), tensors, draft_ids)

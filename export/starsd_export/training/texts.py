@@ -1,0 +1,173 @@
+"""Texts to train on, as token ids: what the model itself says, or a user's own files.
+
+A draft head has to foresee one model, so the best text is that model's own. No data set is needed: after the head of
+its chat template the model writes a user's message, and then it answers it. Answers are drawn at several temperatures,
+because targets decode both greedily and by sampling.
+
+The file of texts holds one JSON object a line. Batches are seeded by their number and written whole, so that a run that
+was interrupted goes on where it stopped and ends with the same texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from transformers import PreTrainedModel
+
+from starsd_edge.errors import UsageError
+from starsd_edge.text.frame import ChatFrame
+from starsd_edge.text.loops import before_loop
+from starsd_export.training.batched_decoding import decode_batch
+
+TEXTS_NAME = "texts.jsonl"
+_ANSWER_TEMPERATURES = (0.0, 0.6, 1.0)
+_LEAST_MESSAGE = 4
+_LEAST_ANSWER = 8
+
+
+class Text(msgspec.Struct, frozen=True):
+    """One text.
+
+    Attributes:
+        ids: all of its tokens.
+        start: how many of them are the same in every text, and teach nothing.
+    """
+
+    ids: list[int]
+    start: int
+
+
+@dataclass(frozen=True)
+class WritingPlan:
+    """How a model writes its own texts.
+
+    Attributes:
+        seed: of everything that is drawn.
+        batch: texts written side by side.
+        message_tokens: most tokens of a user's message.
+        answer_tokens: most tokens of an answer.
+    """
+
+    seed: int = 0
+    batch: int = 128
+    message_tokens: int = 48
+    answer_tokens: int = 224
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model that talks to itself.
+
+    Attributes:
+        model: in evaluation mode, in any floating-point type.
+        frame: of its chat template.
+        eos_ids: tokens that end a turn.
+    """
+
+    model: PreTrainedModel
+    frame: ChatFrame
+    eos_ids: Sequence[int]
+    plan: WritingPlan
+
+    def write_batch(self, number: int) -> list[Text]:
+        """The texts of one batch: the same for the same plan and number."""
+        torch.manual_seed(self.plan.seed * 1_000_003 + number)
+        messages = self._continue([self.frame.head] * self.plan.batch, self.plan.message_tokens, 1.0)
+        messages = [message for message in messages if len(message) >= _LEAST_MESSAGE]
+        prompts = [[*self.frame.head, *message, *self.frame.tail] for message in messages]
+        temperature = _ANSWER_TEMPERATURES[number % len(_ANSWER_TEMPERATURES)]
+        answers = self._continue(prompts, self.plan.answer_tokens, temperature, keep_end=True)
+        start = max(0, len(self.frame.head) - 1)
+        return [
+            Text([*prompt, *answer], start)
+            for prompt, answer in zip(prompts, answers, strict=True)
+            if len(answer) >= _LEAST_ANSWER
+        ]
+
+    def _continue(
+        self, prompts: Sequence[Sequence[int]], most: int, temperature: float, *, keep_end: bool = False
+    ) -> list[list[int]]:
+        """What the model adds to each prompt, up to the end of the turn and to where it begins to loop.
+
+        Args:
+            keep_end: whether the token that ends the turn belongs to it.
+        """
+        written = decode_batch(self.model, prompts, most, temperature, self.eos_ids)
+        return [self._one_turn(row, keep_end) for row in written]
+
+    def _one_turn(self, ids: list[int], keep_end: bool) -> list[int]:
+        end = next((i for i, token in enumerate(ids) if token in self.eos_ids), len(ids))
+        turn = ids[:end]
+        kept = turn[: before_loop(turn)]
+        return [*kept, ids[end]] if keep_end and end < len(ids) and len(kept) == end else kept
+
+
+def write_texts(
+    writer: Callable[[int], list[Text]], path: Path, wanted: int, progress: Callable[[int], None]
+) -> list[Text]:
+    """Texts of at least `wanted` tokens together, in the file `path`; goes on with what is there.
+
+    Args:
+        writer: gives the texts of batch number 0, 1, ...
+        progress: called with the number of tokens there are.
+    """
+    batches = _read_batches(path)
+    total = sum(len(text.ids) for batch in batches for text in batch)
+    with path.open("a", encoding="ascii") as file:
+        while total < wanted:
+            progress(total)
+            batch = writer(len(batches))
+            file.write(json.dumps(msgspec.to_builtins(batch), separators=(",", ":")) + "\n")
+            file.flush()
+            batches.append(batch)
+            total += sum(len(text.ids) for text in batch)
+    progress(total)
+    return [text for batch in batches for text in batch]
+
+
+def read_files(paths: Iterable[Path], encode: Callable[[str], list[int]], longest: int) -> list[Text]:
+    """A user's own texts: files of plain text, cut into pieces of at most `longest` tokens.
+
+    Raises:
+        UsageError: a file cannot be read, or there is no text in any.
+    """
+    texts = [Text(piece, 0) for path in paths for piece in _pieces(encode(_read(path)), longest)]
+    if not texts:
+        raise UsageError("there is no text in the files given with --data")
+    return texts
+
+
+def _pieces(ids: list[int], longest: int) -> Iterator[list[int]]:
+    for first in range(0, len(ids), longest):
+        piece = ids[first : first + longest]
+        if len(piece) >= _LEAST_ANSWER:
+            yield piece
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}): convert it") from error
+
+
+def _read_batches(path: Path) -> list[list[Text]]:
+    """The whole batches of a file; a line that was cut off by the end of a run is dropped from it."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        path.write_bytes(whole)
+    decoder: msgspec.json.Decoder[list[Text]] = msgspec.json.Decoder(list[Text])
+    try:
+        return [decoder.decode(line) for line in whole.splitlines()]
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} does not hold texts ({error}): remove it, and they are written anew") from error

@@ -1,0 +1,117 @@
+"""A draft bundle: all that a hub needs to draft with a head, and nothing of the target but its vocabulary's rows.
+
+manifest.json       this schema
+head.onnx           the layer and the output matrix, for ONNX Runtime, weights in head.onnx.data
+embedding.npy       float16 [V, H], the target's
+draft_ids.npy       int32 [draft vocabulary], the target's id of each guess
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.bundles.bundle import check_listed_files, read_manifest
+from starsd_edge.errors import BundleError
+from starsd_edge.heads.engine import HeadEngine
+from starsd_edge.heads.spec import HeadSpec
+
+DRAFT_KIND: Literal["draft-head"] = "draft-head"
+GRAPH_NAME = "head.onnx"
+EMBEDDING_NAME = "embedding.npy"
+DRAFT_IDS_NAME = "draft_ids.npy"
+_NEEDED = (GRAPH_NAME, f"{GRAPH_NAME}.data", EMBEDDING_NAME, DRAFT_IDS_NAME)
+
+
+class DraftManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """manifest.json."""
+
+    schema_version: Literal[1]
+    kind: Literal["draft-head"]
+    name: str
+    created_by: str
+    """Versions of starsd-edge and of the libraries that made the bundle."""
+    source: str
+    """The head's directory and the target's checkpoint, without paths."""
+    licence: str
+    """Of the target, whose rows are in here."""
+    spec: HeadSpec
+    weights: Literal["fp32", "int8"]
+    fingerprint: str
+    """sha256 of the head's tensors."""
+    accepts: list[str]
+    """Fingerprints of the features that it continues."""
+    trained: dict[str, Any]
+    """How the head was trained, for people."""
+    files: dict[str, str]
+    """sha256 of every file of the bundle but this one."""
+
+
+@dataclass(frozen=True)
+class DraftBundle:
+    """A draft bundle whose manifest has been read and whose files are there.
+
+    Attributes:
+        path: its directory.
+    """
+
+    path: Path
+    manifest: DraftManifest
+
+
+def load_draft_bundle(path: Path) -> DraftBundle:
+    """Read a draft bundle and check that it is whole.
+
+    Raises:
+        BundleError: missing, incomplete, altered (the file is named), or another kind of bundle.
+    """
+    manifest = read_manifest(path, DraftManifest, DRAFT_KIND)
+    check_listed_files(path, manifest.files, _NEEDED)
+    return DraftBundle(path, manifest)
+
+
+def draft_ids(bundle: DraftBundle) -> npt.NDArray[np.int64]:
+    """int64 [draft vocabulary].
+
+    Raises:
+        BundleError: they are not ids of the target's vocabulary.
+    """
+    spec = bundle.manifest.spec
+    ids = _load(bundle.path / DRAFT_IDS_NAME, (spec.draft_vocab_size,)).astype(np.int64)
+    if ids.min() < 0 or ids.max() >= spec.vocab_size or len(np.unique(ids)) != len(ids):
+        raise BundleError(f"{bundle.path / DRAFT_IDS_NAME} does not hold ids of the vocabulary: make the bundle again")
+    return ids
+
+
+def open_head(bundle: DraftBundle, threads: int | None = None) -> HeadEngine:
+    """Load the head.
+
+    Args:
+        threads: of the runtime's pool, None for one per core.
+
+    Raises:
+        BundleError: a file does not fit the manifest.
+        EngineError: the graph cannot be loaded.
+    """
+    from starsd_edge.heads.onnx_engine import OnnxHeadEngine
+    from starsd_edge.runtime.onnx_engine import open_session
+
+    spec = bundle.manifest.spec
+    embedding = _load(bundle.path / EMBEDDING_NAME, (spec.vocab_size, spec.hidden_size))
+    return OnnxHeadEngine(open_session(bundle.path / GRAPH_NAME, threads, False), spec, embedding)
+
+
+def _load(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """An array from its file, mapped and not copied."""
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{path} cannot be read ({error}): make the bundle again") from error
+    if array.shape != shape:
+        raise BundleError(f"{path} holds {list(array.shape)} numbers instead of {list(shape)}: make the bundle again")
+    return array

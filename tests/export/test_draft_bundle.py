@@ -1,0 +1,141 @@
+"""Draft bundles: a head, what it needs of its target, and nothing else; refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from starsd_edge.bundles.bundle import load_bundle  # noqa: E402
+from starsd_edge.bundles.fingerprints import feature_fingerprint  # noqa: E402
+from starsd_edge.errors import BundleError, UsageError  # noqa: E402
+from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle, open_head  # noqa: E402
+from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
+from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
+from starsd_export.checkpoint import open_checkpoint  # noqa: E402
+from starsd_export.draft_heads.bundle import export_draft_bundle, write_public  # noqa: E402
+from starsd_export.draft_heads.trained import (  # noqa: E402
+    FROM_TARGET,
+    HEAD_JSON,
+    HeadRecord,
+    TrainedHead,
+    read_trained,
+    write_trained,
+)
+from starsd_export.training.pipeline import head_spec  # noqa: E402
+from tests.support.tiny_llama import tiny_model, write_safetensors  # noqa: E402
+
+DRAFT_VOCABULARY = 96
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_safetensors(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def head(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head of random weights, for every third token of the target."""
+    spec = head_spec(tiny_model(), DRAFT_VOCABULARY)
+    draw = torch.Generator().manual_seed(1)
+    tensors = {
+        name: torch.randn(shape, generator=draw) * 0.2
+        for name, shape in spec.tensor_shapes().items()
+        if name not in FROM_TARGET
+    }
+    feature_fp = feature_fingerprint(open_checkpoint(target).source_fp, "last_hidden", spec.hidden_size)
+    directory = tmp_path_factory.mktemp("head")
+    record = HeadRecord(1, spec, feature_fp, {"tokens": 3})
+    write_trained(directory, TrainedHead(record, tensors, torch.arange(DRAFT_VOCABULARY) * 3))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def bundle(target: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -> DraftBundle:
+    return export_draft_bundle(target, str(head), tmp_path_factory.mktemp("bundles") / "fp32", "fp32")
+
+
+def inputs(width: int) -> tuple[np.ndarray, ...]:
+    draw = np.random.default_rng(5)
+    past = draw.standard_normal((2, 4, 2, 16)).astype(np.float32)
+    return (
+        np.array([5, 9, 200]),
+        draw.standard_normal((3, width)).astype(np.float32),
+        np.arange(4, 7),
+        past[0],
+        past[1],
+        np.concatenate((np.ones((3, 4), np.bool_), np.tri(3, dtype=np.bool_)), axis=1),
+        np.array([0, 2]),
+    )
+
+
+@pytest.mark.parametrize(("weights", "bound"), [("fp32", 2e-3), ("int8", 0.1)])
+def test_the_bundles_head_is_the_trained_one_with_the_targets_rows(
+    target: Path, head: Path, tmp_path: Path, weights: str, bound: float
+) -> None:
+    made = export_draft_bundle(target, str(head), tmp_path / "made", weights)
+    trained, model = read_trained(head), tiny_model()
+    rows = model.get_input_embeddings().weight.detach()
+    tensors = {**trained.tensors, "embed.weight": rows, "lm_head.weight": rows[trained.draft_ids]}
+    wanted = TorchHeadEngine(TorchHead(trained.record.spec, tensors)).forward(*inputs(64))
+    given = open_head(made, threads=1).forward(*inputs(64))
+    for name in ("predicted", "keys", "values", "logits"):
+        one, other = getattr(given, name), getattr(wanted, name)
+        assert one.shape == other.shape
+        assert np.abs(one - other).max() <= bound * np.abs(other).max()
+    assert draft_ids(made).tolist() == list(range(0, 3 * DRAFT_VOCABULARY, 3))
+    assert made.manifest.accepts == [trained.record.feature_fp]
+
+
+def test_a_head_for_another_target_is_refused(head: Path, tmp_path: Path) -> None:
+    other = write_safetensors(tmp_path / "other", seed=7)
+    with pytest.raises(UsageError, match="trained for the features of another model"):
+        export_draft_bundle(other, str(head), tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_published_head_drafts_for_the_target_it_fits(target: Path, head: Path, tmp_path: Path) -> None:
+    write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
+    made = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")
+    whole = made.manifest.spec.vocab_size
+    assert draft_ids(made).tolist() == list(range(whole))  # the public layout knows no smaller vocabulary
+    assert made.manifest.trained["published"] == "public"
+    assert np.isfinite(open_head(made, threads=1).forward(*inputs(64)).logits).all()
+
+
+def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, tmp_path: Path) -> None:
+    write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
+    wide = write_safetensors(tmp_path / "wide", hidden_size=96)
+    with pytest.raises(UsageError, match=r"model of width 64 .* this one has 96"):
+        export_draft_bundle(wide, str(tmp_path / "public"), tmp_path / "made")
+
+
+@pytest.mark.parametrize("name", ["head.onnx", "head.onnx.data", "embedding.npy", "draft_ids.npy"])
+def test_a_missing_or_altered_file_is_named(target: Path, head: Path, tmp_path: Path, name: str) -> None:
+    path = export_draft_bundle(target, str(head), tmp_path / "made", "fp32").path
+    whole = (path / name).read_bytes()
+    (path / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(BundleError, match=name):
+        load_draft_bundle(path)
+    (path / name).unlink()
+    with pytest.raises(BundleError, match=name):
+        load_draft_bundle(path)
+
+
+def test_each_kind_of_bundle_says_what_the_other_command_is(bundle: DraftBundle, tiny_bundles: dict) -> None:
+    with pytest.raises(BundleError, match="is a bundle for run-draft alone"):
+        load_bundle(bundle.path)
+    with pytest.raises(BundleError, match="is a bundle for run-target"):
+        load_draft_bundle(tiny_bundles["fp32"].path)
+
+
+def test_a_damaged_record_of_a_head_is_one_line(target: Path, head: Path, tmp_path: Path) -> None:
+    record = json.loads((head / HEAD_JSON).read_text())
+    record["spec"]["n_heads"] = "four"
+    (tmp_path / HEAD_JSON).write_text(json.dumps(record))
+    with pytest.raises(UsageError, match="holds no head that can be read"):
+        export_draft_bundle(target, str(tmp_path), tmp_path / "made")

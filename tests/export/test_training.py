@@ -1,0 +1,126 @@
+"""Training a head for a tiny model: the stages resume, the head learns, and what is written can be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from starsd_edge.errors import UsageError  # noqa: E402
+from starsd_export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
+from starsd_export.draft_heads.trained import HEAD_TENSORS, read_trained  # noqa: E402
+from starsd_export.training.learning import LossWeights  # noqa: E402
+from starsd_export.training.loop import Report, TrainingPlan  # noqa: E402
+from starsd_export.training.pipeline import HeadPlan, train_head  # noqa: E402
+from starsd_export.training.plot import PLOT_NAME  # noqa: E402
+from starsd_export.training.texts import Text, write_texts  # noqa: E402
+from tests.support.tiny_llama import write_safetensors  # noqa: E402
+
+
+class InterruptedRunError(Exception):
+    """What the tests end a run with."""
+
+
+class Watcher:
+    """Remembers reports; ends the run after so many updates."""
+
+    def __init__(self, until: int | None = None) -> None:
+        self.reports: list[Report] = []
+        self._until = until
+        self._stage = ""
+
+    def stage(self, name: str, total: int) -> None:
+        self._stage = name
+
+    def done(self, count: int) -> None:
+        if self._stage == "training" and count == self._until:
+            raise InterruptedRunError
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(write_safetensors(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> HeadPlan:
+    words = ["the", "hub", "drafts", "and", "the", "target", "checks", "what", "it", "drafts;"]
+    text = " ".join(words[(i * i) % len(words)] for i in range(1500))
+    (tmp_path / "data.txt").write_text(text)
+    training = TrainingPlan(
+        epochs=6, batch_tokens=512, warmup=4, held_out=0.2, every=5, learning_rate=5e-3, loss=LossWeights(steps=3)
+    )
+    return HeadPlan(data=(tmp_path / "data.txt",), draft_vocabulary=100, training=training)
+
+
+def test_an_interrupted_training_ends_with_the_same_head(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
+    whole = train_head(checkpoint, tmp_path / "one", tmp_path / "a", plan, Watcher())
+    with pytest.raises(InterruptedRunError):
+        train_head(checkpoint, tmp_path / "two", tmp_path / "b", plan, Watcher(until=12))
+    resumed = train_head(checkpoint, tmp_path / "two", tmp_path / "b", plan, Watcher())
+    for name, tensor in whole.tensors.items():
+        torch.testing.assert_close(resumed.tensors[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_the_head_learns_and_what_is_written_is_what_was_trained(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
+    watcher = Watcher()
+    trained = train_head(checkpoint, tmp_path / "work", tmp_path / "head", plan, watcher)
+    assert watcher.reports[-1].loss < 0.8 * watcher.reports[0].loss
+    assert watcher.reports[-1].update == watcher.reports[-1].updates
+    read = read_trained(tmp_path / "head")
+    assert read.record == trained.record
+    assert torch.equal(read.draft_ids, trained.draft_ids)
+    assert len(read.draft_ids) == 100
+    for name, tensor in trained.tensors.items():
+        torch.testing.assert_close(read.tensors[name], tensor, rtol=1e-3, atol=1e-4)
+    assert "tokens per round" in (tmp_path / "head" / PLOT_NAME).read_text()
+
+
+def test_a_working_directory_of_another_plan_is_refused(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
+    with pytest.raises(InterruptedRunError):
+        train_head(checkpoint, tmp_path / "work", tmp_path / "head", plan, Watcher(until=1))
+    other = replace(plan, draft_vocabulary=50)
+    with pytest.raises(UsageError, match="another plan"):
+        train_head(checkpoint, tmp_path / "work", tmp_path / "head", other, Watcher())
+
+
+def test_a_head_with_a_tensor_missing_is_refused_by_its_name(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    short = replace(plan, training=replace(plan.training, epochs=1))
+    train_head(checkpoint, tmp_path / "work", tmp_path / "head", short, Watcher())
+    tensors = load_file(tmp_path / "head" / HEAD_TENSORS)
+    del tensors["fc.weight"]
+    save_file(tensors, tmp_path / "head" / HEAD_TENSORS)
+    with pytest.raises(UsageError, match=r"fc\.weight"):
+        read_trained(tmp_path / "head")
+
+
+def test_without_text_or_template_the_command_says_what_it_needs(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--data"):
+        train_head(checkpoint, tmp_path / "work", tmp_path / "head", HeadPlan(), Watcher())
+
+
+def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
+    def writer(number: int) -> list[Text]:
+        return [Text([number, number + 1, number + 2], 1)] * 2
+
+    path = tmp_path / "texts.jsonl"
+    whole = write_texts(writer, path, 30, lambda count: None)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])  # in the middle of a batch
+    again = write_texts(writer, path, 30, lambda count: None)
+    assert again == whole
+    assert path.read_bytes() == data

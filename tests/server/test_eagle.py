@@ -1,0 +1,346 @@
+"""The eagle drafter on tiny random heads: its trees, and that its sessions remember what they should and no more."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from starsd_edge.heads.engine import Floats, HeadEngine  # noqa: E402
+from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
+from starsd_edge.protocol.rows import NewRows  # noqa: E402
+from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree  # noqa: E402
+from starsd_server.drafters.contract import SessionRefusedError  # noqa: E402
+from starsd_server.drafters.eagle_session import MAX_GUESSES, EagleSession  # noqa: E402
+from tests.support.random_heads import (  # noqa: E402
+    FEATURE_FP,
+    VOCAB,
+    WIDTH,
+    WatchedEngine,
+    draft_ids,
+    drafter_on,
+    feed,
+    fresh_tree,
+    random_engine,
+    random_head,
+    rows_of_text,
+    tree_of,
+)
+
+KINDS = ("eagle", "eagle3")
+KS = (1, 2, 4, 8)
+DEPTHS = range(1, 7)
+SHAPE = DraftShape(15, 4, 3)
+ROWS = 9
+
+
+def logits_after(
+    engine: HeadEngine, ids: list[int], features: npt.NDArray[np.float16], path: list[int]
+) -> tuple[Floats, Floats]:
+    """Logits and predicted feature after true rows and a path of guesses, row by row without sessions or trees."""
+    spec = engine.spec
+    keys = values = np.zeros((0, spec.n_kv_heads, spec.head_dim), dtype=np.float32)
+    predicted = np.zeros(spec.hidden_size, dtype=np.float32)
+    logits = np.zeros(spec.draft_vocab_size, dtype=np.float32)
+    for row, token in enumerate([*ids, *path]):
+        feature = features[row].astype(np.float32) if row < len(ids) else predicted
+        everything = np.ones((1, row + 1), dtype=np.bool_)
+        step = engine.forward(
+            np.array([token]), feature[None], np.array([row]), keys, values, everything, np.zeros(1, dtype=np.int64)
+        )
+        keys, values = np.concatenate((keys, step.keys)), np.concatenate((values, step.values))
+        predicted, logits = step.predicted[0], step.logits[0]
+    return logits, predicted
+
+
+def scores_after(engine: HeadEngine, ids: list[int], features: npt.NDArray[np.float16], path: list[int]) -> Floats:
+    """Log-probabilities of each guess."""
+    logits = logits_after(engine, ids, features, path)[0].astype(np.float64)
+    scores: Floats = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    return scores
+
+
+def most_nodes(k: int, depth: int, width: int) -> int:
+    """Nodes that so many levels offer, `width` of each expanded."""
+    levels = [k]
+    for _ in range(depth - 1):
+        levels.append(min(levels[-1], width) * k)
+    return sum(levels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chain_is_the_greedy_path_of_one_row_passes(kind: str) -> None:
+    engine = random_engine(kind)
+    ids, features = rows_of_text(ROWS)
+    path: list[int] = []
+    for _ in range(6):
+        path.append(int(draft_ids(engine)[logits_after(engine, ids, features, path)[0].argmax()]))
+    for depth in DEPTHS:
+        assert fresh_tree(engine, ids, features, DraftShape(59, depth, 1)) == DraftTree.chain(path[:depth])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", KS)
+def test_every_node_of_a_tree_scores_what_a_pass_over_its_path_gives(kind: str, k: int) -> None:
+    """Position, mask and parent's feature of every row of a tree, for every depth: children come by these scores."""
+    engine = random_engine(kind)
+    ids, features = rows_of_text(ROWS)
+    place = {token: index for index, token in enumerate(draft_ids(engine).tolist())}
+    known: dict[tuple[int, ...], Floats] = {}
+    for depth in DEPTHS:
+        tree = fresh_tree(engine, ids, features, DraftShape(24, depth, k))
+        assert len(tree) == min(24, most_nodes(k, depth, 1 if k == 1 else 7))
+        assert tree.depth <= depth
+        paths: dict[int, tuple[int, ...]] = {ROOT: ()}
+        for node, (token, parent) in enumerate(zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True)):
+            paths[node] = (*paths[parent], token)
+        for parent, children in tree.children.items():
+            path = paths[parent]
+            if path not in known:
+                known[path] = scores_after(engine, ids, features, list(path))
+            scores = known[path][[place[token] for token in children]]
+            best = np.sort(known[path])[::-1][: len(children)]
+            np.testing.assert_allclose(scores, best, atol=1e-4)
+
+
+def test_a_tree_wider_than_the_heads_vocabulary_offers_all_of_it() -> None:
+    engine = random_engine(draft_vocab_size=3)
+    tree = fresh_tree(engine, *rows_of_text(ROWS), DraftShape(3 + 9 + 27, 3, 8))
+    assert len(tree) == 3 + 9 + 27
+
+
+def test_a_head_that_is_sure_of_nothing_guesses_by_id() -> None:
+    """All logits are equal: score ties on every level, between siblings and between levels."""
+    engine = random_engine()
+    engine._head.lm_head_weight.zero_()
+    first, second, third = draft_ids(engine)[:3].tolist()
+    tree = fresh_tree(engine, *rows_of_text(ROWS), DraftShape(5, 4, 3))
+    assert tree == DraftTree(np.array([first, first, first, second, third]), np.array([-1, 0, 1, -1, -1])) or (
+        tree == DraftTree(np.array([first, first, second, second, third]), np.array([-1, 0, 0, -1, -1]))
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ragged", [(1,) * 40, (7, 1, 5, 2, 3, 1, 4, 6, 11), (3, 300, 1, 1, 2, 259)])
+def test_drafts_and_ragged_extends_leave_the_trees_of_a_fresh_prefill(kind: str, ragged: tuple[int, ...]) -> None:
+    engine = random_engine(kind, max_positions=2048)
+    ids, features = rows_of_text(sum(ragged))
+    drafter = drafter_on(engine)
+    drafter.open(1, 0, 0)
+    end = 0
+    for number, rows in enumerate(ragged):
+        start, end = end, end + rows
+        feed(drafter, 1, start, ids[start:end], features[start:end])
+        for _ in range(number % 3):
+            assert len(tree_of(drafter, 1, DraftShape(40, 6, 8))) == 40
+        assert tree_of(drafter, 1, SHAPE) == fresh_tree(engine, ids[:end], features[:end], SHAPE)
+
+
+def test_sessions_do_not_know_of_each_other() -> None:
+    engine = random_engine()
+    texts = [rows_of_text(3 + session, seed=session) for session in range(5)]
+    drafter = drafter_on(engine)
+    for session in range(5):
+        drafter.open(session, 0, 0)
+    for start in range(0, 8, 2):
+        drafter.extend(
+            [
+                NewRows(session, start, ids[start : start + 2], features[start : start + 2])
+                for session, (ids, features) in enumerate(texts)
+            ]
+        )
+        drafter.draft(range(5), [DraftShape(40, 6, 8)] * 5)
+    trees = drafter.draft(range(5), [SHAPE] * 5)
+    assert trees == [fresh_tree(engine, ids, features, SHAPE) for ids, features in texts]
+    assert len({tuple(tree.tokens.tolist()) for tree in trees}) == 5
+
+
+def session_on(engine: HeadEngine) -> EagleSession:
+    return EagleSession(engine, draft_ids(engine))
+
+
+def add(session: EagleSession, text: tuple[list[int], npt.NDArray[np.float16]], rows: slice) -> None:
+    ids, features = text
+    session.extend(np.array(ids[rows]), features[rows].astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limit", [1, 2, 7, 40])
+def test_past_its_positions_a_session_is_one_that_began_with_the_newest_rows(kind: str, limit: int) -> None:
+    engine = WatchedEngine(random_engine(kind, max_positions=limit))
+    text = rows_of_text(3 * limit + 3)
+    session = session_on(engine)
+    kept: list[int] = []
+    for start in range(3 * limit + 3):
+        add(session, text, slice(start, start + 1))
+        kept.append(session.rows)
+        tree = session.draft(DraftShape(8, 3, 2))
+        logits = engine.passes[-1].logits
+        fresh = session_on(engine)
+        add(fresh, text, slice(start + 1 - session.rows, start + 1))
+        assert fresh.rows == session.rows
+        assert fresh.draft(DraftShape(8, 3, 2)) == tree
+        np.testing.assert_allclose(engine.passes[-1].logits, logits, rtol=1e-4, atol=1e-4)
+    assert kept[:limit] == list(range(1, limit + 1))
+    assert max(kept) == limit
+    assert min(kept[limit:]) == limit // 2 + 1
+
+
+@pytest.mark.parametrize("rows", [63, 64, 65, 200, 1000])
+def test_a_prefill_longer_than_its_positions_keeps_the_end_of_it(rows: int) -> None:
+    engine = WatchedEngine(random_engine(max_positions=64))
+    text = rows_of_text(rows)
+    session, fresh = session_on(engine), session_on(engine)
+    add(session, text, slice(0, rows))
+    assert 32 <= session.rows <= 64
+    add(fresh, text, slice(rows - session.rows, rows))
+    assert session.draft(SHAPE) == fresh.draft(SHAPE)
+
+
+def test_far_positions_cost_only_the_rounding_of_their_angles() -> None:
+    """After 131,072 rows, more than a hub takes: logits are a fresh session's within 0.2 % of the largest."""
+    engine = WatchedEngine(random_engine(max_positions=1024))
+    text = rows_of_text(1 << 17)
+    session, fresh = session_on(engine), session_on(engine)
+    add(session, text, slice(0, 1 << 17))
+    add(fresh, text, slice((1 << 17) - session.rows, 1 << 17))
+    session.draft(DraftShape(3, 3))
+    far = engine.passes[-1]
+    fresh.draft(DraftShape(3, 3))
+    near = engine.passes[-1]
+    assert (far.ids, far.positions, near.positions) == (near.ids, [(1 << 17) + 1], [session.rows + 1])
+    np.testing.assert_allclose(far.logits, near.logits, rtol=0, atol=2e-3 * np.abs(near.logits).max())
+
+
+def test_memory_is_that_of_the_rows_and_comes_back() -> None:
+    """K and V of a row: 2 x heads x width x 4 bytes; traced at the allocator, for rows held with room for guesses."""
+    engine = random_engine(n_kv_heads=4, head_dim=64, n_heads=4, max_positions=1024)
+    drafter = drafter_on(engine)
+    ids, features = rows_of_text(700)
+    drafter.warm_up()
+    tracemalloc.start()
+    base = tracemalloc.get_traced_memory()[0]
+    for session in range(10):
+        drafter.open(session, 0, 0)
+        feed(drafter, session, 0, ids[: 70 * session + 20], features[: 70 * session + 20])
+        tree_of(drafter, session, SHAPE)
+    held = tracemalloc.get_traced_memory()[0] - base
+    assert held == pytest.approx(2 * 4 * 64 * 4 * drafter.rows_in_use, rel=0.1)
+    for session in range(10):
+        assert drafter.close(session) == 70 * session + 20
+    gc.collect()
+    left = tracemalloc.get_traced_memory()[0] - base
+    tracemalloc.stop()
+    assert drafter.rows_in_use == 0
+    assert left < held / 100
+
+
+def test_a_session_never_holds_more_than_its_limit() -> None:
+    engine = random_engine(max_positions=300)
+    drafter = drafter_on(engine)
+    drafter.open(1, 0, 0)
+    ids, features = rows_of_text(2000)
+    for start in range(0, 2000, 50):
+        feed(drafter, 1, start, ids[start : start + 50], features[start : start + 50])
+        tree_of(drafter, 1, DraftShape(59, 40, 8))
+        assert drafter.rows_in_use <= 300 + MAX_GUESSES
+    assert drafter.close(1) <= 300
+
+
+def test_fifty_sessions_opened_and_closed_leave_nothing_and_a_shorter_text_works() -> None:
+    engine = random_engine()
+    drafter = drafter_on(engine, max_sessions=50)
+    for session in range(50):
+        drafter.open(session, 0, 0)
+        ids, features = rows_of_text(50 - session, seed=session)
+        feed(drafter, session, 0, ids, features)
+    with pytest.raises(SessionRefusedError, match="holds 50 sessions, its limit"):
+        drafter.open(50, 0, 0)
+    assert [drafter.close(session) for session in range(50)] == list(range(50, 0, -1))
+    assert drafter.rows_in_use == 0
+    assert drafter.close(7) == 0
+    drafter.open(51, 0, 0)
+    ids, features = rows_of_text(4, seed=9)
+    feed(drafter, 51, 0, ids, features)
+    assert tree_of(drafter, 51, SHAPE) == fresh_tree(engine, ids, features, SHAPE)
+
+
+def test_before_there_is_a_row_nothing_is_guessed() -> None:
+    drafter = drafter_on(random_engine())
+    drafter.open(1, 0, 0)
+    drafter.extend([NewRows(1, 0, [])])
+    assert len(tree_of(drafter, 1, SHAPE)) == 0
+    assert drafter.close(1) == 0
+
+
+def test_a_chain_is_as_deep_as_there_is_room_for_guesses() -> None:
+    tree = fresh_tree(random_engine("eagle3"), *rows_of_text(ROWS), DraftShape(1000, 1000))
+    assert tree.is_chain
+    assert len(tree) == MAX_GUESSES
+
+
+def test_a_head_that_runs_away_from_its_own_predictions_stops_there_and_the_session_goes_on() -> None:
+    engine = TorchHeadEngine(random_head(dtype=torch.float16))
+    with torch.no_grad():
+        engine._head.fc_weight.mul_(20)
+    drafter = drafter_on(engine)
+    drafter.open(1, 0, 0)
+    feed(drafter, 1, 0, *rows_of_text(ROWS))
+    tree = tree_of(drafter, 1, DraftShape(200, 200))
+    assert 0 < len(tree) < 100
+    feed(drafter, 1, ROWS, *rows_of_text(3, seed=1))
+    assert len(tree_of(drafter, 1, SHAPE)) > 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "features"),
+    [
+        ([VOCAB], np.zeros((1, WIDTH), np.float16)),
+        ([-1], np.zeros((1, WIDTH), np.float16)),
+        ([1], None),
+        ([1], np.zeros((2, WIDTH), np.float16)),
+        ([1], np.zeros((1, WIDTH - 1), np.float16)),
+    ],
+)
+def test_rows_that_the_head_cannot_take_are_refused_in_one_line(
+    ids: list[int], features: npt.NDArray[np.float16] | None
+) -> None:
+    engine = random_engine()
+    drafter = drafter_on(engine)
+    drafter.open(1, 0, 0)
+    good = rows_of_text(ROWS)
+    feed(drafter, 1, 0, *good)
+    with pytest.raises(SessionRefusedError) as refused:
+        drafter.extend([NewRows(1, ROWS, ids, features)])
+    assert "\n" not in str(refused.value)
+    assert tree_of(drafter, 1, SHAPE) == fresh_tree(engine, *good, SHAPE)
+
+
+def test_features_beyond_what_the_head_can_count_cost_their_session_only() -> None:
+    """A head of float16 overflows where the features are still finite."""
+    engine = TorchHeadEngine(random_head(dtype=torch.float16))
+    with torch.no_grad():
+        engine._head.fc_weight.mul_(4)
+    drafter = drafter_on(engine)
+    huge = np.full((1, WIDTH), 65504, dtype=np.float16)
+    drafter.open(1, 0, 0)
+    drafter.open(2, 0, 0)
+    good = rows_of_text(ROWS)
+    feed(drafter, 2, 0, *good)
+    with pytest.raises(SessionRefusedError, match="overflows on the target's features"):
+        feed(drafter, 1, 0, [1], huge)
+    assert tree_of(drafter, 2, SHAPE) == fresh_tree(engine, *good, SHAPE)
+
+
+def test_a_head_fits_the_features_it_was_trained_on() -> None:
+    drafter = drafter_on(random_engine())
+    assert drafter.refuses("any tokenizer", FEATURE_FP) is None
+    reason = drafter.refuses("any tokenizer", "e" * 64)
+    assert reason is not None
+    assert "e" * 16 in reason
+    assert "f" * 16 in reason

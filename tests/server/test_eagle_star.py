@@ -1,0 +1,149 @@
+"""A target with features, a hub with a head: over the wire comes what the head would guess beside the target."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("torch")
+
+from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Send
+from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.draft_queue import DraftQueue, Work
+from starsd_server.drafters.ngram import NgramDrafter
+from starsd_server.drafters.registry import DrafterRegistry
+from starsd_server.worker import Drafted, DraftingDesk, Failed
+from tests.support.decoding import WORDS, Plain, request
+from tests.support.hub_client import running_hub
+from tests.support.linked_target import LinkedTarget, SlowEngine
+from tests.support.random_heads import (
+    FEATURE_FP,
+    VOCAB,
+    WIDTH,
+    drafter_on,
+    fresh_tree,
+    random_engine,
+    rows_of_text,
+)
+from tests.support.wire import Clock, a_hello, promised
+
+SHAPE = DraftShape(12, 4, 3)
+CODECS = ("f2", "i1")
+
+
+class EagleStar:
+    """One target and one hub whose drafting thread works when the frames have arrived."""
+
+    def __init__(self, codec: str, window: int | None = None) -> None:
+        self.engine = random_engine()
+        drafters = [drafter_on(self.engine)]
+        self.queue = DraftQueue()
+        self.desk = DraftingDesk([*drafters, NgramDrafter(8)], lambda: 0.0)
+        self.hub = HubProtocol(
+            "hub-1",
+            DrafterRegistry(drafters, NgramDrafter(8), required=True).offer,
+            HubLimits(),
+            iter([bytes([number]) * 16 for number in range(9)]).__next__,
+            waiting_bytes=self.queue.waiting_bytes,
+        )
+        self.hub.ready("eagle")
+        hello = a_hello(vocab_size=VOCAB, feature_fp=FEATURE_FP, feature_width=WIDTH, codecs=[codec])
+        self.target = TargetProtocol(hello, Clock(), window)
+        self.connect()
+
+    def connect(self) -> None:
+        """A new connection in place of the old one."""
+        self.connection = self.hub.connect("alice")
+        self.target.connected()
+        self.pump()
+
+    def pump(self) -> list[TargetEvent]:
+        """Carry frames and draft until nothing is left to do; the target's events."""
+        events: list[TargetEvent] = []
+        while True:
+            actions = [action for frame in self.target.frames() for action in self.connection.receive(frame, 0.0)]
+            work = None if actions else self.queue.take()
+            if not actions and work is None:
+                return events
+            if work is not None:
+                actions = self.do(work)
+            for action in actions:
+                if isinstance(action, Send):
+                    events += self.target.receive(action.frame)
+                else:
+                    self.queue.put(action)  # type: ignore[arg-type]
+
+    def do(self, work: Work) -> list[HubAction]:
+        """A turn of the drafting thread, and what the hub makes of it."""
+        outcome = self.desk.do(work)
+        assert not isinstance(outcome, Failed), outcome
+        if not isinstance(outcome, Drafted):
+            return []
+        return self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, 0.0)
+
+    def tree(self) -> DraftTree:
+        """The tree of the one draft that arrives now."""
+        (arrived,) = [event for event in self.pump() if isinstance(event, DraftArrived)]
+        return arrived.tree
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("window", [None, 6])
+def test_trees_over_the_wire_are_those_of_the_head_on_the_promised_features(codec: str, window: int | None) -> None:
+    star = EagleStar(codec, window)
+    ids, features = rows_of_text(60)
+    seen = promised(features, codec)
+    session = star.target.open_session(3, "greedy")
+    star.pump()
+    end = 21
+    session.append(ids[:end], features[:end])
+    session.extend()
+    star.pump()
+    first = 0 if window is None else end - window
+    if window is not None:  # such a session begins with its first request
+        assert session.request(SHAPE) is None
+        star.pump()
+    for rows in (0, 3, 1, 5, 2, 4):
+        session.append(ids[end : end + rows], features[end : end + rows])
+        end += rows
+        if rows == 5:  # the connection breaks, and the session goes on
+            star.connect()
+        assert session.request(SHAPE) is not None
+        tree = star.tree()
+        assert len(tree) == SHAPE.max_nodes
+        assert tree == fresh_tree(star.engine, ids[first:end], seen[first:end], SHAPE)
+    star.target.close_session(session)
+    star.pump()
+    assert star.desk.health["eagle"].sessions == 0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_features_go_up_in_the_bytes_of_their_codec(codec: str) -> None:
+    star = EagleStar(codec)
+    ids, features = rows_of_text(40)
+    session = star.target.open_session(3, "greedy")
+    star.pump()
+    session.append(ids, features)
+    session.extend()
+    star.pump()
+    row = {"f2": 2 * WIDTH, "i1": WIDTH + 2}[codec]
+    assert 40 * row <= star.target.counters.bytes_up["Extend"] <= 40 * (row + 2) + 48
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("window", [None, 4])
+async def test_a_target_over_a_real_link_says_what_it_says_alone(codec: str, window: int | None) -> None:
+    """The head is random: now and then it guesses right, and whether it does must not show."""
+    wanted = request(shape=SHAPE, max_tokens=60)
+    engine = SlowEngine(1, max_context=wanted.context, feature_width=WIDTH)
+    head = random_engine(vocab_size=WORDS, draft_vocab_size=WORDS - 1)
+    async with (
+        running_hub([drafter_on(head)], required=True) as hub,
+        LinkedTarget(hub.url, wanted, engine=engine, codecs=[codec], window=window, wait_s=20.0) as target,
+    ):
+        await asyncio.to_thread(target.connect)
+        answer = await asyncio.to_thread(target.answer)
+    assert Plain.of(answer) == target.plain()
+    assert answer.stats.by_origin.get("hub", 0) > 0
