@@ -15,6 +15,8 @@ from starsd_edge.errors import BundleError, UsageError, did_you_mean
 
 MANIFEST_NAME = "manifest.json"
 """The file that makes a directory a bundle."""
+_BUNDLES_OF_A_MODEL = {"fp32": "--weights fp32", "int8": "--weights int8", "eagle-int8": "--draft-head shipped"}
+"""The usual ones: the end of the name, and the options that make it."""
 CACHE_VARIABLE = "STARSD_CACHE"
 
 
@@ -74,21 +76,24 @@ def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:
     if not is_name:
         return f"no bundle at {path}: give the directory that `starsd-edge export` wrote"
     names = bundle_names()
+    known = f"no bundle named {given!r} (here: {', '.join(names) or 'none yet'})"
+    command = _how_to_make(given)
+    if command:
+        return f"{known}: `{command}` makes it"
     meant = did_you_mean(given, names)
-    if meant:
-        return f"no bundle named {given!r}{meant}"
-    return f"no bundle named {given!r} (here: {', '.join(names) or 'none yet'}): make one with `{_how_to_make(given)}`"
+    return f"no bundle named {given!r}{meant}" if meant else f"{known}: make one with `starsd-edge export`"
 
 
 def _how_to_make(name: str) -> str:
-    """The command for a bundle of that name, as far as the name tells it."""
+    """The command for a bundle of this name that a user finds in the README; "" for another."""
     from starsd_edge.bundles.catalogue import CATALOGUE  # which knows this module
 
-    stem, _, weights = name.rpartition("-")
-    model = stem.removesuffix("-eagle")
-    if model != stem and model in CATALOGUE:
-        return f"starsd-edge export {model} --draft-head shipped"
-    return f"starsd-edge export {stem} --weights {weights}" if stem in CATALOGUE else "starsd-edge export"
+    commands = {
+        f"{model}-{suffix}": f"starsd-edge export {model} {options}"
+        for model in CATALOGUE
+        for suffix, options in _BUNDLES_OF_A_MODEL.items()
+    }
+    return commands.get(name, "")
 
 
 def bundle_names() -> list[str]:

@@ -47,7 +47,7 @@ def demo(options: DemoOptions) -> None:
     import os
     import sys
 
-    from starsd_edge.bundles.bundle import load_bundle
+    from starsd_edge.bundles.bundle import bundle_kind, load_bundle
     from starsd_edge.bundles.cache import find_bundle
     from starsd_edge.cli.demo_hub import HubWatch
     from starsd_edge.cli.demo_star import Star, StarPlan
@@ -58,8 +58,8 @@ def demo(options: DemoOptions) -> None:
     cores = os.cpu_count() or 1
     threads = max(1, cores // (options.targets + 1))
     target, draft = find_bundle(options.target), find_bundle(options.draft)
-    for bundle in (target, draft):
-        load_bundle(bundle, check_files=False)  # before anything is shown; hub and targets check the files
+    load_bundle(target, check_files=False)  # before anything is shown; hub and targets check the files
+    bundle_kind(draft)
     console = view_console(sys.stdout)
     console.print(
         f"One hub and {options.targets} targets on this machine share its {cores} CPU cores: every draft takes time "

@@ -65,7 +65,8 @@ def line_of(cli: CommandLine, command: str, code: int) -> str:
 BUNDLES = [
     ("lettres", "no bundle named 'lettres': did you mean letters?"),
     ("other", "no bundle named 'other' (here: letters): make one with `starsd-edge export`"),
-    ("smollm2-135m-int8", "make one with `starsd-edge export smollm2-135m --weights int8`"),
+    ("smollm2-135m-int8", "(here: letters): `starsd-edge export smollm2-135m --weights int8` makes it"),
+    ("smollm2-135m-eagle-int8", "`starsd-edge export smollm2-135m --draft-head shipped` makes it"),
     ("./other", "no bundle at other: give the directory that `starsd-edge export` wrote"),
     ("model.gguf", "is a file, and a bundle is a directory: `starsd-edge export model.gguf` makes one"),
     ("./model.gguf", "`starsd-edge export model.gguf` makes one"),
@@ -194,7 +195,7 @@ def test_a_hub_that_does_not_let_anybody_in(cli: CommandLine, command: str, stat
         ("bench decod letters", "Did you mean 'decode'"),
         ("config shwo", "Did you mean 'show'"),
         ("config show run-targt", "did you mean run-target"),
-        ("config show nonsense", "there are pull, export, train-draft, run-draft"),
+        ("config show nonsense", "there are pull, export,"),
         ("run-target letters --promt x", "--prompt"),
         ("run-target letters --chatt", "--chat"),
         ("run-draft --prot 8000", "--port"),
