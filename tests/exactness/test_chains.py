@@ -19,6 +19,7 @@ from starsd_jetson.drafting import DraftSource, NgramDrafts
 from starsd_jetson.target import draft_shape
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.ngram import NgramDrafter
+from tests.support.bundle_store import shipped_head
 from tests.support.drafter_source import DrafterDrafts
 from tests.support.exactness import (
     CASES,
@@ -62,6 +63,7 @@ def causal_lm(engine: Engine, bench: Bench) -> DraftSource:
 WAYS = {
     "causal-lm with the target's weights": Way(lambda bench, case, int8: causal_lm(bench.engine, bench), CASES),
     "causal-lm with int8 weights": Way(lambda bench, case, int8: causal_lm(int8, bench), EVEN),
+    "the shipped head": Way(lambda bench, case, int8: DrafterDrafts(shipped_head()), CASES),
     "the hub's ngram": Way(lambda bench, case, int8: DrafterDrafts(NgramDrafter(max_sessions=1)), EVEN),
     "the target's ngram": Way(lambda bench, case, int8: NgramDrafts(), ODD),
     "right, then wrong": Way(lambda bench, case, int8: informed(bench, case, right_then_wrong, seed=1), CASES, LONG),

@@ -17,6 +17,7 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_jetson.drafting import DraftSource
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.ngram import NgramDrafter
+from tests.support.bundle_store import shipped_head
 from tests.support.drafter_source import DrafterDrafts
 from tests.support.exactness import (
     ARGMAX_BOUNDS,
@@ -56,6 +57,7 @@ def causal_lm(bench: Bench) -> DraftSource:
 
 WAYS = {
     "causal-lm": Way(lambda bench, case: causal_lm(bench), CASES),
+    "eagle": Way(lambda bench, case: DrafterDrafts(shipped_head()), CASES),
     "ngram": Way(lambda bench, case: DrafterDrafts(NgramDrafter(max_sessions=1)), EVEN),
     "right before wrong": Way(lambda bench, case: informed(bench, case, right_before_wrong, seed=1), CASES),
     "right among wrong": Way(lambda bench, case: informed(bench, case, right_among_wrong, seed=2), CASES),

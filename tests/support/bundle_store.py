@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.errors import BundleError
+
+if TYPE_CHECKING:
+    from starsd_server.drafters.eagle import EagleDrafter
 
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / ".cache" / "test-bundles"
@@ -16,6 +21,7 @@ STORE = ROOT / ".cache" / "test-bundles"
 SOURCES = (
     "export/starsd_export",
     "starsd_edge/runtime",
+    "starsd_edge/heads",
     "starsd_edge/bundles/manifest.py",
     "starsd_edge/bundles/fingerprints.py",
 )
@@ -33,6 +39,23 @@ def exported(model_file: Path, weights: str) -> Bundle:
     except BundleError:
         _forget_old_states()
         return export_bundle(model_file, place, ExportOptions(weights=weights, name=place.name))
+
+
+@functools.cache
+def shipped_head() -> EagleDrafter:
+    """The shipped head of the default model as a drafter for one session at a time, exported like the bundles."""
+    from starsd_edge.bundles.catalogue import resolve_model
+    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle, open_head
+    from starsd_export.draft_heads.bundle import SHIPPED, export_draft_bundle
+    from starsd_server.drafters.eagle import EagleDrafter
+
+    place = STORE / _state_of_the_sources() / "smollm2-135m-eagle-int8"
+    try:
+        bundle = load_draft_bundle(place)
+    except BundleError:
+        bundle = export_draft_bundle(resolve_model("smollm2-135m"), SHIPPED, place)
+    manifest = bundle.manifest
+    return EagleDrafter(open_head(bundle, 2), draft_ids(bundle), manifest.fingerprint, manifest.accepts, 1)
 
 
 def _state_of_the_sources() -> str:

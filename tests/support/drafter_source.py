@@ -15,7 +15,7 @@ from starsd_server.drafters.contract import Drafter
 
 
 class DrafterDrafts:
-    """A draft source on a drafter that wants ids only."""
+    """A draft source on a drafter."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
@@ -26,14 +26,18 @@ class DrafterDrafts:
         self._drafter.open(self._session, 0, t_first)
         self._rows = 0
         self._fresh: list[int] = []
+        self._features: list[npt.NDArray[np.float16]] = []
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         self._fresh.extend(ids)
+        if features is not None and self._drafter.feature_codecs:
+            self._features.append(features.copy())
 
     def extend(self) -> None:
-        self._drafter.extend([NewRows(self._session, self._rows, self._fresh)])
+        features = np.concatenate(self._features) if self._features else None
+        self._drafter.extend([NewRows(self._session, self._rows, self._fresh, features)])
         self._rows += len(self._fresh)
-        self._fresh = []
+        self._fresh, self._features = [], []
 
     def ask(self, shape: DraftShape) -> None:
         self._shape = shape
