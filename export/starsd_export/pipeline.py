@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,9 +62,18 @@ class ExportOptions:
     source: str | None = None
 
     def __post_init__(self) -> None:
-        for option, value, known in (("--weights", self.weights, WEIGHTS), ("--kv", self.kv_dtype, KV_DTYPES)):
-            if value not in known:
-                raise UsageError(f"no such kind of bundle: {option} is {' or '.join(known)}, not {value!r}")
+        require_kind("--weights", self.weights, WEIGHTS)
+        require_kind("--kv", self.kv_dtype, KV_DTYPES)
+
+
+def require_kind(option: str, value: str, known: Sequence[str]) -> None:
+    """Check what kind of bundle is asked for.
+
+    Raises:
+        UsageError: there is none of that kind.
+    """
+    if value not in known:
+        raise UsageError(f"no such kind of bundle: {option} is {' or '.join(known)}, not {value!r}")
 
 
 def export_bundle(

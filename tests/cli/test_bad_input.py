@@ -81,7 +81,13 @@ BUNDLES = [
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
     "command",
-    ["run-target BUNDLE --prompt x", "run-target BUNDLE --chat", "run-draft BUNDLE", f"doctor BUNDLE --network {HUB}"],
+    [
+        "run-target BUNDLE --prompt x",
+        "run-target BUNDLE --chat",
+        "run-draft BUNDLE",
+        f"doctor BUNDLE --network {HUB}",
+        "bench drafts letters --draft BUNDLE",
+    ],
 )
 @pytest.mark.parametrize(("bundle", "says"), BUNDLES)
 def test_what_is_no_bundle(cli: CommandLine, command: str, bundle: str, says: str) -> None:
@@ -200,6 +206,8 @@ def test_a_hub_that_does_not_let_anybody_in(cli: CommandLine, command: str, stat
         ("run-target letters --chatt", "--chat"),
         ("run-draft --prot 8000", "--port"),
         ("export letters --wieghts int8", "--weights"),
+        ("train-draft letters --outptu x", "--output"),
+        ("bench drafts letters --darft x", "--draft"),
         ("pull --lsit", "--list"),
         ("monitor --replya x", "--replay"),
         ("demo --tagrets 2", "--targets"),
@@ -260,6 +268,8 @@ def test_a_slip_of_the_pen(cli: CommandLine, command: str, says: str) -> None:
         (f"monitor --once --record file {HUB}", "file is there already"),
         ("demo --targets 7", "less than or equal to 6"),
         ("bench decode letters --drafter draft", "--draft BUNDLE"),
+        ("bench drafts letters", "Missing option '--draft'"),
+        ("train-draft smollm2-135m", "Missing option '--output'"),
         ("bench decode letters --json missing/figures.json", "there is no directory missing"),
         ("bench decode letters --new-tokens 4000", "lower one of them"),
         ("doctor --port 70000", "less than or equal to 65535"),

@@ -98,6 +98,20 @@ def test_a_head_for_another_target_is_refused(head: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "weights", "says"),
+    [
+        ("missing", "int8", "no head at missing"),
+        ("shipped", "int8", r"no head for \S+ comes with this program"),
+        ("shipped", "fp23", "--weights is fp32 or int8, not 'fp23'"),
+    ],
+)
+def test_what_is_no_head_is_one_line(target: Path, tmp_path: Path, name: str, weights: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        export_draft_bundle(target, name, tmp_path / "made", weights)
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_published_head_drafts_for_the_target_it_fits(target: Path, head: Path, tmp_path: Path) -> None:
     write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
     made = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")

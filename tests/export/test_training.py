@@ -94,6 +94,26 @@ def test_a_working_directory_of_another_plan_is_refused(checkpoint: Checkpoint, 
         train_head(checkpoint, tmp_path / "work", tmp_path / "head", other, Watcher())
 
 
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_is_no_head_is_never_replaced(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path, kind: str) -> None:
+    output = tmp_path / "precious"
+    letter = output if kind == "file" else output / "letter"
+    letter.parent.mkdir(exist_ok=True)
+    letter.write_text("dear")
+    with pytest.raises(UsageError, match="is a file" if kind == "file" else "holds files and no head"):
+        train_head(checkpoint, tmp_path / "work", output, plan, Watcher())
+    assert letter.read_text() == "dear"
+    assert not (tmp_path / "work").exists()
+
+
+def test_data_that_cannot_be_read_leaves_nothing(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        train_head(
+            checkpoint, tmp_path / "work", tmp_path / "head", replace(plan, data=(tmp_path / "missing",)), Watcher()
+        )
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_head_with_a_tensor_missing_is_refused_by_its_name(
     checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ from starsd_export.draft_heads.graph import trace_head
 from starsd_export.draft_heads.public import read_public_head
 from starsd_export.draft_heads.public_write import write_public_head
 from starsd_export.draft_heads.trained import HeadRecord, TrainedHead, is_trained_head, read_trained
-from starsd_export.pipeline import require_replaceable, versions
+from starsd_export.pipeline import WEIGHTS, require_kind, require_replaceable, versions
 
 SHIPPED = "shipped"
 """In place of a directory: the head of ours that was trained for the target's model."""
@@ -56,6 +56,7 @@ def export_draft_bundle(
         UsageError: the head is for another target or of a kind that no target has features for, or a file cannot be
             used.
     """
+    require_kind("--weights", weights, WEIGHTS)
     destination = destination.resolve()
     require_replaceable(destination)
     progress(DRAFT_STEPS[0])
@@ -104,14 +105,14 @@ def _shipped_head(checkpoint: Checkpoint) -> TrainedHead:
     """The head in this program that was trained for a checkpoint."""
     wanted = _feature_fp(checkpoint)
     names = []
-    for directory in sorted(path for path in _SHIPPED_HEADS.iterdir() if is_trained_head(path)):
+    for directory in sorted(path for path in _SHIPPED_HEADS.glob("*") if is_trained_head(path)):
         head = read_trained(directory)
         if head.record.feature_fp == wanted:
             return head
         names.append(directory.name)
     raise UsageError(
-        f"no head for {checkpoint.name} comes with this program (there is one for {', '.join(names)}): train one with "
-        "`starsd-edge train-draft`"
+        f"no head for {checkpoint.name} comes with this program (there is one for {', '.join(names) or 'no model'}): "
+        "train one with `starsd-edge train-draft`"
     )
 
 
@@ -122,6 +123,10 @@ def _feature_fp(checkpoint: Checkpoint) -> str:
 def _read_head(directory: Path, checkpoint: Checkpoint) -> TrainedHead:
     """A head of ours, which says what it was trained for, or a published one, which does not."""
     feature_fp = _feature_fp(checkpoint)
+    if not directory.is_dir():
+        raise UsageError(
+            f"no head at {directory}: give the directory that `starsd-edge train-draft` wrote, or {SHIPPED}"
+        )
     if not is_trained_head(directory):
         return _read_published(directory, checkpoint.config, feature_fp)
     head = read_trained(directory)

@@ -25,7 +25,7 @@ from starsd_edge.runtime.torch_model import head_width
 from starsd_edge.text.frame import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.checkpoint import Checkpoint
-from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, write_trained
+from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, is_trained_head, write_trained
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
 from starsd_export.training.learning import Lesson, untrained
@@ -79,17 +79,20 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
         work: where texts, features and checkpoints are kept; what an interrupted run left there is gone on with.
 
     Raises:
-        UsageError: the working directory belongs to another plan, or a file of the user's cannot be read.
+        UsageError: the working directory belongs to another plan, a file of the user's cannot be read, or the output
+            is something else than a head.
     """
-    _claim(work, checkpoint, plan)
+    _require_replaceable(output)
     tokenizer = checkpoint_tokenizer(checkpoint)
+    given = _given_texts(tokenizer, plan)
+    _claim(work, checkpoint, plan)  # what is refused leaves nothing
     model = checkpoint.load()
     model.set_attn_implementation(STOCK_ATTENTION)
     embedding = model.get_input_embeddings().weight.detach().clone()
     output_matrix = model.get_output_embeddings().weight.detach().clone()
     if plan.bfloat16:
         model = model.to(torch.bfloat16)
-    store = _store(model, tokenizer, work, plan, watcher)
+    store = _store(model, given or _own_texts(model, tokenizer, work, plan, watcher), work, watcher)
     said = store.texts[max(1, round(plan.training.held_out * len(store.texts))) :]
     vocabulary = choose_vocabulary(said, plan.draft_vocabulary, model.config.vocab_size, tokenizer.eos_ids)
     spec = head_spec(model, len(vocabulary))
@@ -131,6 +134,14 @@ def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     return Tokenizer.of(backend, rules, checkpoint.chat_template)
 
 
+def _require_replaceable(output: Path) -> None:
+    """Known before hours of training, not after: only a head may give way to a new one."""
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file: name a directory for the head")
+    if output.is_dir() and not is_trained_head(output) and any(output.iterdir()):
+        raise UsageError(f"{output} holds files and no head: name a new directory, or empty this one first")
+
+
 def _claim(work: Path, checkpoint: Checkpoint, plan: HeadPlan) -> None:
     """One plan per working directory: stages of different plans do not fit together."""
     work.mkdir(parents=True, exist_ok=True)
@@ -141,19 +152,23 @@ def _claim(work: Path, checkpoint: Checkpoint, plan: HeadPlan) -> None:
     path.write_text(json.dumps(ours, indent=2) + "\n", encoding="utf-8")
 
 
-def _store(model: PreTrainedModel, tokenizer: Tokenizer, work: Path, plan: HeadPlan, watcher: Watcher) -> FeatureStore:
-    texts = _texts(model, tokenizer, work, plan, watcher)
-    watcher.stage("looking at the texts", sum(len(text.ids) for text in texts))
-    return gather_features(model, texts, work, watcher.done)
-
-
-def _texts(
-    model: PreTrainedModel, tokenizer: Tokenizer, work: Path, plan: HeadPlan, watcher: Watcher
-) -> Sequence[Text]:
+def _given_texts(tokenizer: Tokenizer, plan: HeadPlan) -> Sequence[Text]:
+    """A user's own; none where the model is to write them."""
     if plan.data:
         return read_files(plan.data, tokenizer.encode, _LONGEST_PIECE)
     if not tokenizer.has_chat_template:
         raise UsageError("this model has no chat template to write texts by itself: give text files with --data")
+    return ()
+
+
+def _store(model: PreTrainedModel, texts: Sequence[Text], work: Path, watcher: Watcher) -> FeatureStore:
+    watcher.stage("looking at the texts", sum(len(text.ids) for text in texts))
+    return gather_features(model, texts, work, watcher.done)
+
+
+def _own_texts(
+    model: PreTrainedModel, tokenizer: Tokenizer, work: Path, plan: HeadPlan, watcher: Watcher
+) -> Sequence[Text]:
     frame = ChatFrame.of(lambda message: tokenizer.encode_chat([{"role": "user", "content": message}]))
     writer = Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed))
     watcher.stage("writing texts", plan.tokens)
