@@ -112,6 +112,7 @@ class DraftsBench:
             figures.append(Figure(f"{name}_accepted_per_round", row.stats.accepted_per_round, "", label))
             if row.int8 is not None:
                 figures.append(Figure(f"{name}_int8_change", row.int8.change, "", label))
+                figures.append(Figure(f"{name}_int8_starts", row.int8.starts, "", label))
         settings = {
             "bundle": self._options.bundle,
             "draft": self._options.draft,
