@@ -38,8 +38,8 @@ def write_plot(reports: Sequence[Report], path: Path) -> None:
             f'<text x="{x}" y="{_up(value, low, high):.1f}" fill="{colour}" text-anchor="{anchor}">{value:.2f}</text>'
             for value in {low, high}
         ]
-        middle = _WIDTH - _MARGIN if right else _MARGIN
-        parts.append(f'<text x="{middle}" y="14" fill="{colour}" text-anchor="{anchor}">{name}</text>')
+        edge, side = (_WIDTH - 4, "end") if right else (4, "start")
+        parts.append(f'<text x="{edge}" y="14" fill="{colour}" text-anchor="{side}">{name}</text>')
     path.write_text("\n".join([*parts, "</svg>", ""]), encoding="ascii")
 
 
