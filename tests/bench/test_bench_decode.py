@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from starsd_edge.runtime.engine import Step
 from starsd_jetson import target as target_module
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
-from tests.support.prefix_engine import PrefixEngine
+from tests.support.prefix_engine import PrefixEngine, UnhurriedEngine
 
 PROMPTS = "abacabadabacaba\ncabcabcabcab\n"
 # Every draft is waited for: what is counted must not depend on how busy the machine is.
@@ -45,14 +44,6 @@ NAMES = {
     "rtt_ms",
     *(f"verify_ms_{rows}" for rows in (1, 2, 3, 5, 8, 16)),
 }
-
-
-class UnhurriedEngine(PrefixEngine):
-    """As slow as a small model: an answer must not be over before the hub has opened its session."""
-
-    def forward(self, *arguments: Any, **named: Any) -> Step:
-        time.sleep(0.003)
-        return super().forward(*arguments, **named)
 
 
 @pytest.fixture

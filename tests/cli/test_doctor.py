@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from starsd_edge.cli import doctor_machine, doctor_network
 from starsd_edge.doctor import gather
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import Step
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_server.drafters.causal_lm import CausalLmDrafter
@@ -24,20 +21,12 @@ from tests.support.command_line import CommandLine, Ended
 from tests.support.decoding import WORDS
 from tests.support.hub_client import running_hub
 from tests.support.letter_bundle import write_bundle
-from tests.support.prefix_engine import PrefixEngine
+from tests.support.prefix_engine import PrefixEngine, UnhurriedEngine
 from tests.support.scripted_hub import Asked, Reply, ScriptedHub
 
 CONTEXT = 128
 BUNDLE_TOKENIZER = "0" * 64
 MODEL = 1
-
-
-class UnhurriedEngine(PrefixEngine):
-    """As slow as a small model, so that a draft pays."""
-
-    def forward(self, *arguments: Any, **named: Any) -> Step:
-        time.sleep(0.005)
-        return super().forward(*arguments, **named)
 
 
 class Doctor(CommandLine):

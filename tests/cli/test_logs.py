@@ -135,7 +135,7 @@ def test_no_log_holds_a_prompt_an_answer_their_tokens_or_a_secret(
     secret.chmod(0o600)
     level = ("--log-level", "debug", "--log-format", form, "--token-file", secret)
     with running(Hub(*level)) as hub:
-        asked = ("--prompt", PROMPT, "--name", "arm", "--max-tokens", 60, "--hub", hub.url, "--require-hub", "--json")
+        asked = ("--prompt", PROMPT, "--name", "arm", "--max-tokens", 100, "--hub", hub.url, "--require-hub", "--json")
         ended = target(*asked, "--draft-wait", 30, *level)
         assert ended.code == 0
         hub.send(signal.SIGTERM)

@@ -11,7 +11,7 @@ import pytest
 from starsd_jetson import target as target_module
 from tests.support.command_line import CommandLine, Ended
 from tests.support.letter_bundle import write_bundle
-from tests.support.prefix_engine import PrefixEngine
+from tests.support.prefix_engine import UnhurriedEngine
 
 
 class LetterTarget:
@@ -20,7 +20,7 @@ class LetterTarget:
     def __init__(self, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.cli = cli
         self.bundle = write_bundle(folder / "bundle")
-        engine = PrefixEngine(1, max_context=128)
+        engine = UnhurriedEngine(1, max_context=128)
         monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: engine)
 
     def __call__(self, *arguments: object, before: tuple[object, ...] = ()) -> Ended:

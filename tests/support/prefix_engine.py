@@ -10,6 +10,7 @@ depends on the whole prefix (repetitions break off, and a wrong commit anywhere 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 
@@ -205,3 +206,18 @@ def _uniforms(state: int, count: int) -> npt.NDArray[np.float64]:
         z = (z ^ (z >> np.uint64(31))) >> np.uint64(11)
     uniforms: npt.NDArray[np.float64] = (z.astype(np.float64) + 0.5) * 2.0**-53
     return uniforms
+
+
+class UnhurriedEngine(PrefixEngine):
+    """As slow as a small model: a draft pays, and an answer is not over before the hub has opened its session."""
+
+    def forward(
+        self,
+        seq: Sequence,
+        tokens: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        tree_mask: npt.NDArray[np.bool_],
+        logits_rows: ListLike[int] | None = None,
+    ) -> Step:
+        time.sleep(0.005)
+        return super().forward(seq, tokens, positions, tree_mask, logits_rows)
