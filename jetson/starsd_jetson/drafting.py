@@ -88,6 +88,23 @@ class NoDrafts:
         """Nothing to release."""
 
 
+class KeptFeatures(NoDrafts):
+    """Plain decoding that keeps the features of the rows it is told of."""
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[np.float16]] = []
+
+    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
+        """Keep copies: the engine may use their memory again."""
+        if features is not None:
+            self._parts.append(features.copy())
+
+    @property
+    def features(self) -> npt.NDArray[np.float16] | None:
+        """float16 [rows, F]; None where the engine gives none."""
+        return np.concatenate(self._parts) if self._parts else None
+
+
 class NgramDrafts:
     """The target drafts for itself: what followed the last few tokens when they stood in this text before."""
 

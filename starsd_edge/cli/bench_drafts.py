@@ -23,7 +23,6 @@ from starsd_edge.telemetry.rounds import Round, RoundStats
 from starsd_edge.text.loops import is_looping
 
 if TYPE_CHECKING:
-    from starsd_jetson.drafting import Draft
     from starsd_jetson.target import Target
     from starsd_server.drafters.contract import Drafter
 
@@ -84,10 +83,11 @@ class DraftsBench:
 
     def _passage(self, target: Target, message: str, temperature: float, which: str) -> Passage:
         from starsd_jetson.decoder import Request, decode
+        from starsd_jetson.drafting import KeptFeatures
 
         self._progress(f"decoding at temperature {temperature:g}: {which}")
         prompt = target.encode(message, raw=False)
-        kept = _KeptRows()
+        kept = KeptFeatures()
         answer = decode(
             target.engine,
             target.tokenizer,
@@ -120,41 +120,6 @@ class DraftsBench:
             "seed": _SEED,
         }
         return Report(figures, describe_machine(("onnxruntime", "numpy")), settings)
-
-
-class _KeptRows:
-    """A source that drafts nothing and keeps the features it is told."""
-
-    def __init__(self) -> None:
-        self._parts: list[Features] = []
-
-    @property
-    def features(self) -> Features | None:
-        """float16 [rows, F]."""
-        return np.concatenate(self._parts) if self._parts else None
-
-    def begin(self, t_first: int, sampling_kind: str) -> None:
-        """Nothing is known yet."""
-
-    def append(self, ids: Sequence[int], features: Features | None) -> None:
-        """Keep them; the engine may use their memory again."""
-        if features is not None:
-            self._parts.append(features.copy())
-
-    def extend(self) -> None:
-        """Nothing to send."""
-
-    def ask(self, shape: DraftShape) -> None:
-        """Nothing to prepare."""
-
-    def take(self) -> Draft:
-        """The empty tree."""
-        from starsd_jetson.drafting import NoDrafts
-
-        return NoDrafts().take()
-
-    def end(self) -> None:
-        """Nothing to release."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,28 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
+class HeadRows:
+    """What goes into one pass: R rows on top of S that have run.
+
+    Attributes:
+        ids: int64 [R], the token that follows each feature.
+        features: float32 [R, H], true or predicted.
+        positions: int64 [R], of the features.
+        keys, values: float32 [S, KV heads, D], of the rows before.
+        mask: bool [R, S + R]: which rows each row sees; itself always.
+        logits_rows: int64 [W], the rows whose logits are wanted.
+    """
+
+    ids: npt.NDArray[np.int64]
+    features: Floats
+    positions: npt.NDArray[np.int64]
+    keys: Floats
+    values: Floats
+    mask: npt.NDArray[np.bool_]
+    logits_rows: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class HeadStep:
     """What one pass over R rows gave.
 
@@ -36,23 +58,5 @@ class HeadEngine(Protocol):
     def spec(self) -> HeadSpec:
         """Its shape."""
 
-    def forward(
-        self,
-        ids: npt.NDArray[np.int64],
-        features: Floats,
-        positions: npt.NDArray[np.int64],
-        keys: Floats,
-        values: Floats,
-        mask: npt.NDArray[np.bool_],
-        logits_rows: npt.NDArray[np.int64],
-    ) -> HeadStep:
-        """Run R rows on top of S that have run.
-
-        Args:
-            ids: [R], the token that follows each feature.
-            features: [R, H], true or predicted.
-            positions: [R], of the features.
-            keys, values: [S, KV heads, D], of the rows before.
-            mask: [R, S + R]: which rows each row sees; itself always.
-            logits_rows: [W], the rows whose logits are wanted.
-        """
+    def forward(self, rows: HeadRows) -> HeadStep:
+        """Run rows on top of those that have run."""

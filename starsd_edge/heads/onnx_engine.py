@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.heads.engine import Floats, HeadStep
+from starsd_edge.heads.engine import HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
 
 if TYPE_CHECKING:
@@ -37,17 +37,8 @@ class OnnxHeadEngine:
         """See `HeadEngine`."""
         return self._spec
 
-    def forward(
-        self,
-        ids: npt.NDArray[np.int64],
-        features: Floats,
-        positions: npt.NDArray[np.int64],
-        keys: Floats,
-        values: Floats,
-        mask: npt.NDArray[np.bool_],
-        logits_rows: npt.NDArray[np.int64],
-    ) -> HeadStep:
+    def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
-        embedded = self._embedding[ids].astype(np.float32)
-        inputs = (embedded, features, positions, keys, values, mask, logits_rows)
+        embedded = self._embedding[rows.ids].astype(np.float32)
+        inputs = (embedded, rows.features, rows.positions, rows.keys, rows.values, rows.mask, rows.logits_rows)
         return HeadStep(*self._session.run(OUTPUTS, dict(zip(INPUTS, inputs, strict=True))))

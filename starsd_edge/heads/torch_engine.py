@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from starsd_edge.heads.engine import Floats, HeadStep
+from starsd_edge.heads.engine import HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
 
@@ -24,27 +22,18 @@ class TorchHeadEngine:
         """See `HeadEngine`."""
         return self._head.spec
 
-    def forward(
-        self,
-        ids: npt.NDArray[np.int64],
-        features: Floats,
-        positions: npt.NDArray[np.int64],
-        keys: Floats,
-        values: Floats,
-        mask: npt.NDArray[np.bool_],
-        logits_rows: npt.NDArray[np.int64],
-    ) -> HeadStep:
+    def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
         with torch.inference_mode():
             predicted, new_keys, new_values, logits = run_head(
                 self._head,
-                functional.embedding(torch.from_numpy(ids), self._head.embed_weight),
-                torch.from_numpy(features).to(self._dtype),
-                torch.from_numpy(positions),
-                torch.from_numpy(keys).to(self._dtype),
-                torch.from_numpy(values).to(self._dtype),
-                torch.from_numpy(mask),
-                torch.from_numpy(logits_rows),
+                functional.embedding(torch.from_numpy(rows.ids), self._head.embed_weight),
+                torch.from_numpy(rows.features).to(self._dtype),
+                torch.from_numpy(rows.positions),
+                torch.from_numpy(rows.keys).to(self._dtype),
+                torch.from_numpy(rows.values).to(self._dtype),
+                torch.from_numpy(rows.mask),
+                torch.from_numpy(rows.logits_rows),
             )
         return HeadStep(*(part.float().numpy() for part in (predicted, new_keys, new_values, logits)))
 

@@ -14,6 +14,7 @@ from starsd_edge.bundles.bundle import load_bundle  # noqa: E402
 from starsd_edge.bundles.fingerprints import feature_fingerprint  # noqa: E402
 from starsd_edge.errors import BundleError, UsageError  # noqa: E402
 from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle, open_head  # noqa: E402
+from starsd_edge.heads.engine import HeadRows  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
 from starsd_export.checkpoint import open_checkpoint  # noqa: E402
@@ -59,10 +60,10 @@ def bundle(target: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -
     return export_draft_bundle(target, str(head), tmp_path_factory.mktemp("bundles") / "fp32", "fp32")
 
 
-def inputs(width: int) -> tuple[np.ndarray, ...]:
+def inputs(width: int) -> HeadRows:
     draw = np.random.default_rng(5)
     past = draw.standard_normal((2, 4, 2, 16)).astype(np.float32)
-    return (
+    return HeadRows(
         np.array([5, 9, 200]),
         draw.standard_normal((3, width)).astype(np.float32),
         np.arange(4, 7),
@@ -81,8 +82,8 @@ def test_the_bundles_head_is_the_trained_one_with_the_targets_rows(
     trained, model = read_trained(head), tiny_model()
     rows = model.get_input_embeddings().weight.detach()
     tensors = {**trained.tensors, "embed.weight": rows, "lm_head.weight": rows[trained.draft_ids]}
-    wanted = TorchHeadEngine(TorchHead(trained.record.spec, tensors)).forward(*inputs(64))
-    given = open_head(made, threads=1).forward(*inputs(64))
+    wanted = TorchHeadEngine(TorchHead(trained.record.spec, tensors)).forward(inputs(64))
+    given = open_head(made, threads=1).forward(inputs(64))
     for name in ("predicted", "keys", "values", "logits"):
         one, other = getattr(given, name), getattr(wanted, name)
         assert one.shape == other.shape
@@ -118,7 +119,7 @@ def test_a_published_head_drafts_for_the_target_it_fits(target: Path, head: Path
     whole = made.manifest.spec.vocab_size
     assert draft_ids(made).tolist() == list(range(whole))  # the public layout knows no smaller vocabulary
     assert made.manifest.trained["published"] == "public"
-    assert np.isfinite(open_head(made, threads=1).forward(*inputs(64)).logits).all()
+    assert np.isfinite(open_head(made, threads=1).forward(inputs(64)).logits).all()
 
 
 def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from starsd_edge.heads.engine import Floats, HeadEngine  # noqa: E402
+from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree  # noqa: E402
@@ -50,9 +50,9 @@ def logits_after(
     for row, token in enumerate([*ids, *path]):
         feature = features[row].astype(np.float32) if row < len(ids) else predicted
         everything = np.ones((1, row + 1), dtype=np.bool_)
-        step = engine.forward(
-            np.array([token]), feature[None], np.array([row]), keys, values, everything, np.zeros(1, dtype=np.int64)
-        )
+        wanted = np.zeros(1, dtype=np.int64)
+        rows = HeadRows(np.array([token]), feature[None], np.array([row]), keys, values, everything, wanted)
+        step = engine.forward(rows)
         keys, values = np.concatenate((keys, step.keys)), np.concatenate((values, step.values))
         predicted, logits = step.predicted[0], step.logits[0]
     return logits, predicted

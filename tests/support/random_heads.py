@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from starsd_edge.heads.engine import Floats, HeadEngine, HeadStep
+from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
@@ -114,17 +114,8 @@ class WatchedEngine:
         """See `HeadEngine`."""
         return self._engine.spec
 
-    def forward(
-        self,
-        ids: npt.NDArray[np.int64],
-        features: Floats,
-        positions: npt.NDArray[np.int64],
-        keys: Floats,
-        values: Floats,
-        mask: npt.NDArray[np.bool_],
-        logits_rows: npt.NDArray[np.int64],
-    ) -> HeadStep:
+    def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
-        step = self._engine.forward(ids, features, positions, keys, values, mask, logits_rows)
-        self.passes.append(Pass(ids.tolist(), positions.tolist(), step.logits))
+        step = self._engine.forward(rows)
+        self.passes.append(Pass(rows.ids.tolist(), rows.positions.tolist(), step.logits))
         return step

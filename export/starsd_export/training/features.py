@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from starsd_export.ranges import LARGEST_FLOAT16
 from starsd_export.training.texts import Text
 
 FEATURES_NAME = "features.f2"
 CHOICES_NAME = "choices.i4"
 _TOKENS_AT_ONCE = 4096
-_LARGEST_FLOAT16 = 65504.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,6 @@ def _run(
         for row, number in enumerate(batch):
             rows = hidden[row, : len(texts[number].ids)]
             chosen = model.get_output_embeddings()(rows).argmax(dim=-1)
-            kept = rows.float().clamp(-_LARGEST_FLOAT16, _LARGEST_FLOAT16).to(torch.float16)
+            kept = rows.float().clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16).to(torch.float16)
             found.append((number, kept.numpy(), chosen.to(torch.int32).numpy()))
     return found

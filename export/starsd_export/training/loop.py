@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -88,7 +88,10 @@ class Trainer:
         held_out = max(1, round(plan.held_out * len(store.texts)))
         self._learned = range(held_out, len(store.texts))
         self._held_out = range(held_out)
-        self._schedule = [batch for epoch in range(plan.epochs) for batch in self._epoch(epoch)]
+        first_seed = plan.seed * 1_000_003
+        self._schedule = [
+            batch for epoch in range(plan.epochs) for batch in self._batches(self._learned, first_seed + epoch)
+        ]
         self._done = self._resume()
 
     @property
@@ -116,10 +119,10 @@ class Trainer:
                 losses = []
         return latest
 
-    def _epoch(self, number: int) -> list[list[int]]:
-        lengths = [len(self._store.texts[text].ids) for text in self._learned]
-        batches = shuffled(lengths, self._plan.batch_tokens, self._plan.seed * 1_000_003 + number)
-        return [[self._learned[index] for index in batch] for batch in batches]
+    def _batches(self, texts: range, seed: int) -> list[list[int]]:
+        lengths = [len(self._store.texts[text].ids) for text in texts]
+        batches = shuffled(lengths, self._plan.batch_tokens, seed)
+        return [[texts[index] for index in batch] for batch in batches]
 
     def _update(self, numbers: Sequence[int]) -> float:
         for group in self._optimiser.param_groups:
@@ -137,7 +140,7 @@ class Trainer:
         steps = self._plan.loss.steps
         reached, survived = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
         with torch.inference_mode(), self._arithmetic():
-            for numbers in self._epochs_of_held_out():
+            for numbers in self._batches(self._held_out, 0):
                 batch = load_batch(self._store, numbers)
                 one, other = survival(self._lesson.measure(self._head, batch).hits, batch)
                 reached, survived = reached + one, survived + other
@@ -149,11 +152,6 @@ class Trainer:
             [round(share, 4) for share in shares],
             round(1 + float(np.cumprod(shares).sum()), 3),
         )
-
-    def _epochs_of_held_out(self) -> Iterator[list[int]]:
-        lengths = [len(self._store.texts[text].ids) for text in self._held_out]
-        for batch in shuffled(lengths, self._plan.batch_tokens, 0):
-            yield [self._held_out[index] for index in batch]
 
     def _arithmetic(self) -> Any:
         return torch.autocast("cpu", torch.bfloat16) if self._plan.bfloat16 else nullcontext()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.heads.engine import Floats, HeadEngine, HeadStep
+from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.contract import SessionRefusedError
 from starsd_server.drafters.dynamic_tree import Node, grow_dynamic
@@ -132,7 +132,7 @@ class _RowCache:
         mask[:, self.rows :] = seen
         positions = offsets + self._forgotten + self.rows
         keys, values = self._keys[:start], self._values[:start]
-        step = self._engine.forward(ids, features, positions, keys, values, mask, logits_rows)
+        step = self._engine.forward(HeadRows(ids, features, positions, keys, values, mask, logits_rows))
         self._keys[start : start + len(ids)] = step.keys
         self._values[start : start + len(ids)] = step.values
         return step
