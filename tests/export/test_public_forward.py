@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from starsd_edge.heads.engine import HeadStep
+from starsd_edge.heads.engine import HeadRows, HeadStep
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.draft_heads.public import PublicHead, read_public_head
@@ -47,7 +47,7 @@ def run(engine: TorchHeadEngine, ids: list[int], features: torch.Tensor) -> Head
     rows = np.arange(len(ids))
     past = np.zeros((0, engine.spec.n_kv_heads, engine.spec.head_dim), dtype=np.float32)
     mask = np.tri(len(ids), dtype=np.bool_)
-    return engine.forward(np.array(ids), features.numpy(), rows, past, past, mask, rows)
+    return engine.forward(HeadRows(np.array(ids), features.numpy(), rows, past, past, mask, rows))
 
 
 def ids() -> list[int]:

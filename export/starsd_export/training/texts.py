@@ -1,8 +1,9 @@
 """Texts to train on, as token ids: what the model itself says, or a user's own files.
 
 A draft head has to foresee one model, so the best text is that model's own. No data set is needed: after the head of
-its chat template the model writes a user's message, and then it answers it. Answers are drawn at several temperatures,
-because targets decode both greedily and by sampling.
+its chat template the model writes a user's message, and then it answers it. Where a user gives messages like those that
+the model will get, it answers these. Answers are drawn at several temperatures, because targets decode both greedily
+and by sampling.
 
 The file of texts holds one JSON object a line. Batches are seeded by their number and written whole, so that a run that
 was interrupted goes on where it stopped and ends with the same texts.
@@ -25,7 +26,7 @@ from starsd_edge.text.loops import before_loop
 from starsd_export.training.batched_decoding import decode_batch
 
 TEXTS_NAME = "texts.jsonl"
-_ANSWER_TEMPERATURES = (0.0, 0.6, 1.0)
+_ANSWER_TEMPERATURES = (0.0, 0.6, 0.0, 1.0)
 _LEAST_MESSAGE = 4
 _LEAST_ANSWER = 8
 
@@ -67,18 +68,19 @@ class Writer:
         model: in evaluation mode, in any floating-point type.
         frame: of its chat template.
         eos_ids: tokens that end a turn.
+        messages: what the model is asked, over and over; without any it asks itself.
     """
 
     model: PreTrainedModel
     frame: ChatFrame
     eos_ids: Sequence[int]
     plan: WritingPlan
+    messages: Sequence[Sequence[int]] = ()
 
     def write_batch(self, number: int) -> list[Text]:
         """The texts of one batch: the same for the same plan and number."""
         torch.manual_seed(self.plan.seed * 1_000_003 + number)
-        messages = self._continue([self.frame.head] * self.plan.batch, self.plan.message_tokens, 1.0)
-        messages = [message for message in messages if len(message) >= _LEAST_MESSAGE]
+        messages = self._given(number) if self.messages else self._own()
         prompts = [[*self.frame.head, *message, *self.frame.tail] for message in messages]
         temperature = _ANSWER_TEMPERATURES[number % len(_ANSWER_TEMPERATURES)]
         answers = self._continue(prompts, self.plan.answer_tokens, temperature, keep_end=True)
@@ -88,6 +90,14 @@ class Writer:
             for prompt, answer in zip(prompts, answers, strict=True)
             if len(answer) >= _LEAST_ANSWER
         ]
+
+    def _given(self, number: int) -> list[Sequence[int]]:
+        first = number * self.plan.batch
+        return [self.messages[(first + row) % len(self.messages)] for row in range(self.plan.batch)]
+
+    def _own(self) -> list[list[int]]:
+        messages = self._continue([self.frame.head] * self.plan.batch, self.plan.message_tokens, 1.0)
+        return [message for message in messages if len(message) >= _LEAST_MESSAGE]
 
     def _continue(
         self, prompts: Sequence[Sequence[int]], most: int, temperature: float, *, keep_end: bool = False
