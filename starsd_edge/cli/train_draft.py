@@ -62,8 +62,7 @@ class TrainDraftOptions:
     start: Annotated[
         str | None,
         typer.Option(
-            help="Go on from this head, with its draft vocabulary: a directory as for `export --draft-head`, or "
-            "shipped. Default: a new head.",
+            help="Go on from this head: a directory as for `export --draft-head`, or shipped. Default: a new head.",
             show_default=False,
         ),
     ] = None

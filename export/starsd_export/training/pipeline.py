@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import tokenizers
 import torch
@@ -51,7 +52,7 @@ class HeadPlan:
         data: a user's files of plain text.
         messages: a user's file of messages, one per line, that the model answers where it writes the text.
         start: the head that is trained on, as for `export_draft_bundle`; None for a new one.
-        draft_vocabulary: ids that a new head can guess.
+        draft_vocabulary: ids that the head can guess.
         bfloat16: write and look at the texts in bfloat16: several times as fast on processors that have it.
     """
 
@@ -104,13 +105,14 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
         writer = _writer(model, tokenizer, [tokenizer.encode(message) for message in messages], plan)
         given = _own_texts(writer, work, plan, watcher)
     store = _store(model, given, work, watcher)
+    said = store.texts[max(1, round(plan.training.held_out * len(store.texts))) :]
+    vocabulary = choose_vocabulary(said, plan.draft_vocabulary, model.config.vocab_size, tokenizer.eos_ids)
     if start is None:
-        said = store.texts[max(1, round(plan.training.held_out * len(store.texts))) :]
-        vocabulary = choose_vocabulary(said, plan.draft_vocabulary, model.config.vocab_size, tokenizer.eos_ids)
         spec = head_spec(model, len(vocabulary))
         tensors = untrained(spec, plan.training.seed)
     else:
-        vocabulary, spec, tensors = start.draft_ids.numpy(), start.record.spec, dict(start.tensors)
+        spec = msgspec.structs.replace(start.record.spec, draft_vocab_size=len(vocabulary))
+        tensors = {name: tensor for name, tensor in start.tensors.items() if name not in FROM_TARGET}
     del model
     head = head_to_train(spec, tensors, embedding, output_matrix[torch.from_numpy(vocabulary)])
     lesson = Lesson(embedding, vocabulary, _typical_size(store), plan.training.loss)
