@@ -85,7 +85,9 @@ class ShapeController:
         return Wish(self.survival.guesses, verify, statistics.median(self._rest_s), plain_s, limit)
 
     def choose(self, choice: Choice) -> None:
-        """The newest wish. The shape follows when it may."""
+        """The newest wish. The shape follows when it may; what is off stays so until its gap ends."""
+        if self._off_tokens is not None:
+            return
         self.gain = choice.gain
         if self._shape is None:
             self._move_to(choice.shape, choice)

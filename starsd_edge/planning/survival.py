@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 FIRST_SURVIVAL = 0.6
 """Expected of a drafter of which nothing is known yet: speculation begins where it would pay at that."""
@@ -61,7 +62,15 @@ class Guesses:
         if rank > len(self.ratios):
             return 0.0
         best = self.survival[min(level, len(self.survival)) - 1]
-        return best * self.ratios[rank - 1] / max(1.0, best * sum(self.ratios))
+        if rank == 1:
+            return best
+        # Where ratios were learnt at levels of less survival, the others together get no more than the best one leaves.
+        others = best * self._others
+        return best * self.ratios[rank - 1] * min(1.0, (1 - best) / others) if others else 0.0
+
+    @cached_property
+    def _others(self) -> float:
+        return sum(self.ratios[1:])
 
     def accepted(self, nodes: int, depth: int, branching: int) -> list[float]:
         """Expected accepted tokens of the best trees of 0, 1, .. nodes within these limits.

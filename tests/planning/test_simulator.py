@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from starsd_edge.planning import load
@@ -19,8 +21,7 @@ def star(targets: int, variation: float = 0.0, **kwargs: object) -> Star:
     return Star([SimulatedTarget(GammaTimes(Z, variation), 3.0)] * targets, SERIAL, **kwargs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("targets", range(1, 9))
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("targets", "order"), [*product((1, 3, 4, 7), (FIFO, DRR)), *product((2, 5), ORDERS)])
 def test_equal_constant_times_give_the_deterministic_law(targets: int, order: str) -> None:
     """Within one round at either end of the time that is counted: 1 in 100 of each target."""
     result = simulate(star(targets, order=order), 100 * targets, seed=1)
@@ -42,19 +43,19 @@ def test_a_gap_is_as_long_as_the_law_says() -> None:
 
 @pytest.mark.parametrize("targets", [2, 4, 6])
 def test_exponential_times_give_the_repairman_formula(targets: int) -> None:
-    """8,000 rounds: over seeds the utilisation scatters by less than 0.006 (standard deviation, seen over 12), so 0.02
-    is more than three of them; the deterministic law is off by 0.03 to 0.21 and would be noticed.
+    """5,000 rounds: over seeds the utilisation scatters by less than 0.007 (standard deviation, seen over 12 seeds with
+    8,000 rounds: 0.0054), so 0.025 is more than three of them; the deterministic law is off by 0.03 to 0.21.
     """
     exponential = Star([SimulatedTarget(GammaTimes(Z, 1.0))] * targets, ModelService(DraftCost(S), 1.0))
     expected = load.exponential_utilisation(targets, S, Z)
-    assert simulate(exponential, 8_000, seed=7).utilisation == pytest.approx(expected, abs=0.02)
-    assert abs(load.utilisation(targets, S, Z) - expected) > 0.02
+    assert simulate(exponential, 5_000, seed=7).utilisation == pytest.approx(expected, abs=0.025)
+    assert abs(load.utilisation(targets, S, Z) - expected) > 0.025
 
 
 @pytest.mark.parametrize(("variation", "curve"), [(0.2, (0.71, 0.90, 0.994, 1.0)), (0.5, (0.70, 0.87, 0.97, 0.996))])
 def test_jitter_rounds_the_knee_off(variation: float, curve: tuple[float, ...]) -> None:
     """Within 0.03 of the published curves, whose distribution is not told."""
-    found = [simulate(star(targets, variation), 4_000, seed=1).utilisation for targets in (3, 4, 5, 6)]
+    found = [simulate(star(targets, variation), 2_500, seed=1).utilisation for targets in (3, 4, 5, 6)]
     assert found == pytest.approx(curve, abs=0.03)
 
 
@@ -64,7 +65,7 @@ RETURNS = (0.036, 0.046, 0.066, 0.116, 0.236)
 def mixed(targets: int, order: str | Order) -> StarResult:
     """Unequal return times with 20 % jitter, as in the published table."""
     each = [SimulatedTarget(GammaTimes(RETURNS[number % 5], 0.2)) for number in range(targets)]
-    return simulate(Star(each, SERIAL, order), 4_000, seed=1)
+    return simulate(Star(each, SERIAL, order), 3_000, seed=1)
 
 
 def least(result: StarResult) -> float:
@@ -115,7 +116,7 @@ def test_round_robin_gives_equal_drafter_time_by_weight_whatever_drafts_cost() -
 @pytest.mark.parametrize(("targets", "rounds_per_s"), [(8, 142), (16, 258), (32, 407)])
 def test_batches_multiply_what_a_hub_serves(targets: int, rounds_per_s: float) -> None:
     cost = ModelService(DraftCost(0.0105, session_s=0.0015))
-    result = simulate(Star([SimulatedTarget(GammaTimes(Z, 0.2))] * targets, cost, FIFO, 64), 6_000, seed=1)
+    result = simulate(Star([SimulatedTarget(GammaTimes(Z, 0.2))] * targets, cost, FIFO, 64), 3_000, seed=1)
     assert result.rounds_per_s == pytest.approx(rounds_per_s, rel=0.02)
     assert 1 < result.mean_batch < targets
 
