@@ -25,7 +25,7 @@ def bind(host: str, port: int, has_token: bool) -> socket.socket:
     if not has_token and not ipaddress.ip_address(address[0]).is_loopback:
         raise UsageError(
             f"{host} can be reached from other machines, so targets must show a token: "
-            "give --token-file FILE or --keys FILE, or listen on 127.0.0.1"
+            "give --token-file FILE, or listen on 127.0.0.1"
         )
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
