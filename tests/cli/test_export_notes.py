@@ -45,4 +45,5 @@ def test_one_export_makes_one_bundle(cli: CommandLine, tiny_eagle3: TinyEagle3) 
     line = cli.refused("export", tiny_eagle3.checkpoint, "--draft-head", head, "--features-for", head)
     assert "run export once with each" in line
     ended = cli("export", tiny_eagle3.checkpoint, "--features-for", "missing")
-    assert (ended.code, ended.err.splitlines()[-1].startswith("error: no head at missing: ")) == (1, True)
+    assert ended.code != 0
+    assert ended.err.splitlines()[-1].startswith("error: no head at missing: ")
