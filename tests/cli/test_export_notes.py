@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
 from tests.support.command_line import CommandLine
-from tests.support.tiny_eagle3 import TinyEagle3
+
+if TYPE_CHECKING:
+    from tests.support.tiny_eagle3 import TinyEagle3
 
 pytestmark = pytest.mark.export
 
