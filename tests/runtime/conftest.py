@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from starsd_edge.bench.replay_engine import ReplayEngine
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.tiny_bundles import KINDS
+from tests.support.traces import letter_source, letter_trace
 
 if TYPE_CHECKING:
     from tests.support.tiny_eagle3 import TinyEagle3
@@ -19,7 +21,7 @@ CONTEXT = 512
 FUSED, FUSED_INT8 = "fused features", "fused features, int8"
 TORCH, TORCH_FUSED = "torch", "torch, fused features"
 _WITH_TORCH = [pytest.param(name, marks=pytest.mark.export) for name in (TORCH, TORCH_FUSED, FUSED, FUSED_INT8)]
-ENGINES = [*KINDS, *_WITH_TORCH, "prefix"]
+ENGINES = [*KINDS, *_WITH_TORCH, "prefix", "replay"]
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -28,6 +30,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     name = request.param
     if name == "prefix":
         return PrefixEngine(max_context=CONTEXT, feature_width=4)
+    if name == "replay":
+        return ReplayEngine(letter_trace(), letter_source(CONTEXT))
     if name in (FUSED, FUSED_INT8, TORCH_FUSED):
         tiny = request.getfixturevalue("tiny_eagle3")
         exported = open_engine(tiny.target_int8 if name == FUSED_INT8 else tiny.target, threads=1)
