@@ -22,6 +22,7 @@ from starsd_edge.errors import UsageError
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter
     from starsd_server.drafters.registry import DrafterRegistry
+    from starsd_server.keys import HubKey
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class RunDraftOptions:
     drafter: Annotated[DrafterKind | None, typer.Option(help="Default: what the BUNDLE is for; ngram without one.")] = (
         None
     )
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file or --keys.")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
     isolation: Annotated[
         Isolation, typer.Option(help="shared: one port for all targets; dedicated: a port of its own for each.")
@@ -78,6 +81,10 @@ class RunDraftOptions:
     ] = None
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
+    ] = None
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with a table per key: token-file, and weight or priority of its targets."),
     ] = None
     require_drafter: Annotated[
         bool,
@@ -134,13 +141,20 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
         drafting = DraftingSettings(options.policy.value, options.max_batch)
-        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits, drafting)
-        with bind(options.host, options.port, has_token=token is not None) as sock:
+        door = DoorSettings(token, _keys(options), own_ports=own_ports)
+        settings = HubSettings(door, limits, drafting)
+        with bind(options.host, options.port, has_token=bool(door.all_keys)) as sock:
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+
+
+def _keys(options: RunDraftOptions) -> tuple[HubKey, ...]:
+    from starsd_edge.cli.key_file import read_keys
+
+    return () if options.keys is None else read_keys(options.keys)
 
 
 def _own_ports(options: RunDraftOptions) -> range | None:
