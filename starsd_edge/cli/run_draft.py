@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -99,6 +100,11 @@ def register(app: typer.Typer) -> None:
 
 def run_draft(options: RunDraftOptions) -> None:
     """Run the draft server: guess tokens for any number of targets, until Ctrl-C."""
+    run_hub(options)
+
+
+def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambda drafter: drafter) -> None:
+    """The same with drafters as `wrap` makes them: `bench star` models slower ones."""
     import asyncio
 
     from starsd_edge.protocol.hub_side import HubLimits
@@ -112,7 +118,7 @@ def run_draft(options: RunDraftOptions) -> None:
         own_ports = _own_ports(options)
         settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
         with bind(options.host, options.port, has_token=token is not None) as sock:
-            registry = _registry(options)
+            registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
@@ -127,14 +133,13 @@ def _own_ports(options: RunDraftOptions) -> range | None:
     return parse_port_range(options.port_range or DEFAULT_PORT_RANGE)
 
 
-def _registry(options: RunDraftOptions) -> DrafterRegistry:
+def _registry(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter]) -> DrafterRegistry:
     from starsd_server.drafters.ngram import NgramDrafter
     from starsd_server.drafters.registry import DrafterRegistry
 
-    fallback = NgramDrafter(options.max_sessions)
-    if not options.bundle:
-        return DrafterRegistry([fallback], fallback, options.require_drafter)
-    return DrafterRegistry(_drafters(options), fallback, options.require_drafter)
+    fallback = wrap(NgramDrafter(options.max_sessions))
+    preferred = [wrap(drafter) for drafter in _drafters(options)] if options.bundle else [fallback]
+    return DrafterRegistry(preferred, fallback, options.require_drafter)
 
 
 def _drafters(options: RunDraftOptions) -> list[Drafter]:
