@@ -94,13 +94,20 @@ class Feed:
 
 @dataclass(frozen=True)
 class QueueDraft:
-    """A tree is wanted; supersedes a queued request of the same session."""
+    """A tree is wanted; supersedes a queued request of the same session.
+
+    Attributes:
+        owner: the key that the session belongs to.
+        returns_s: expected time from the draft's sending to the session's next request; None while nothing is known.
+    """
 
     session: int
     epoch: int
     base_len: int
     shape: DraftShape
     received_at: float
+    owner: str = ""
+    returns_s: float | None = None
 
 
 @dataclass(frozen=True)
