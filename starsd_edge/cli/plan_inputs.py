@@ -14,7 +14,7 @@ from starsd_edge.cli.kept_curves import kept_curve
 from starsd_edge.cli.plan import MemoryOptions, PlanOptions
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_cost import DraftCost
+from starsd_edge.planning.draft_shape import pass_seconds
 from starsd_edge.planning.link_cost import Link, bytes_down, bytes_up
 from starsd_edge.planning.measured_file import read_measured
 from starsd_edge.planning.memory import GIB, KIB, DraftMemory, TargetMemory, fit
@@ -33,6 +33,7 @@ from starsd_edge.planning.report import MemoryPlan, StarPlan, Traffic
 from starsd_edge.planning.survival import FIRST_RATIO, Guesses
 from starsd_edge.planning.times import SampledService, SampledTimes
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.service_model import ServiceCost
 
 MOST_NODES = 256
 ASSUMED_VERIFY_S = 0.035
@@ -108,8 +109,13 @@ def _inputs(options: PlanOptions, curve: VerifyCurve, bundle: Bundle | None) -> 
     survival = parse_acceptance(drafter.acceptance)
     ratios = tuple(FIRST_RATIO**rank for rank in range(min(shape.branching, 4)))
     bytes_per_s = target.mbit * 1e6 / _BITS_PER_BYTE
-    cost = DraftCost(*(each / 1e3 for each in (drafter.pass_ms, drafter.level_ms, drafter.session_ms, drafter.node_ms)))
-    if cost.seconds(1, shape) <= 0:
+    cost = ServiceCost(
+        fixed_s=drafter.pass_ms / 1e3,
+        per_session_s=drafter.session_ms / 1e3,
+        per_level_s=drafter.level_ms / 1e3,
+        per_node_s=drafter.node_ms / 1e3,
+    )
+    if pass_seconds(cost, shape, 1) <= 0:
         raise UsageError("a drafter that takes no time has no limits: give --pass-ms or --level-ms")
     plain_s = curve.at(1) + target.own_ms / 1e3 if target.plain_ms is None else target.plain_ms / 1e3
     if plain_s <= 0:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from starsd_edge.planning import law, load
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_cost import DraftCost
-from starsd_edge.planning.draft_shape import Rung, Wish, rungs, share_hub
+from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
 from starsd_edge.planning.link_cost import Link, bytes_down, bytes_up
 from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, simulate
 from starsd_edge.planning.survival import Guesses
 from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.service_model import ServiceCost
 
 ROUNDS = 1500
 """Simulated for each number of targets, at least: rates then scatter by about a per cent."""
@@ -39,7 +39,7 @@ class Inputs:
         variation: coefficient of variation of the return time, for the simulation.
     """
 
-    cost: DraftCost
+    cost: ServiceCost
     guesses: Guesses
     verify: VerifyCurve
     own_s: float
@@ -133,7 +133,7 @@ def knee(inputs: Inputs) -> Knee:
     alone = max(ladder, key=lambda rung: rung.rate)
 
     def draft_s(batch: float) -> float:
-        return inputs.cost.seconds(batch, alone.shape)
+        return pass_seconds(inputs.cost, alone.shape, batch)
 
     return Knee(
         alone=alone,
@@ -191,7 +191,7 @@ def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
     returns_s = [wish.rest_s + wish.verify.at(shape.max_nodes + 1) for shape in shapes]
 
     def draft_s(batch: float) -> float:
-        return sum(inputs.cost.seconds(batch, shape) for shape in shapes) / len(shapes)
+        return sum(pass_seconds(inputs.cost, shape, batch) for shape in shapes) / len(shapes)
 
     took_s, batch = load.batched_round(len(shapes), draft_s, sum(returns_s) / len(shapes), inputs.max_batch)
     simulated = simulate(

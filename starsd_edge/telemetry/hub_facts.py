@@ -132,6 +132,8 @@ class TargetReport:
     verify_us: Total = 0
     wait_us: Total = 0
     why_off: Label = ""
+    pass_rows: Levels | None = None
+    pass_us: Levels | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,25 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class ShapeFacts:
+    """How large the drafts of a target are, and why; of its session that asked last.
+
+    Attributes:
+        why: one of `protocol.shape_reasons`; "" where the hub chooses no shapes.
+        nodes, depth, branching: at most; 0 while it is what the target asks for.
+        gain: expected over plain decoding; 0 while unknown.
+        survival: by level, how often the likeliest guess comes true where the path has come so far.
+    """
+
+    why: Label = ""
+    nodes: Total = 0
+    depth: Total = 0
+    branching: Total = 0
+    gain: Measure = 0.0
+    survival: Annotated[list[Measure], Meta(max_length=1024)] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class TargetFacts:
     """One connected target.
 
@@ -168,6 +189,7 @@ class TargetFacts:
         queue_ms_p50: time of its last drafts in `Q_in`.
         report: None from a target that has sent none.
         port: of the hub's, the one it is connected to; 0 where that is not known.
+        shape: of its drafts.
     """
 
     target: Label
@@ -187,6 +209,7 @@ class TargetFacts:
     drafted: Judgement = field(default_factory=Judgement)
     report: TargetReport | None = None
     port: Total = 0
+    shape: ShapeFacts = field(default_factory=ShapeFacts)
 
 
 @dataclass(frozen=True)
