@@ -25,17 +25,28 @@ from websockets.asyncio.server import ServerConnection
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
-from starsd_edge.protocol.hub_side import AnswerProbe, HangUp, HubAction, HubConnection, HubProtocol, Send, SendOn
+from starsd_edge.protocol.hub_side import (
+    AnswerProbe,
+    DropSession,
+    HangUp,
+    HubAction,
+    HubConnection,
+    HubProtocol,
+    QueueDraft,
+    Send,
+    SendOn,
+)
 from starsd_edge.protocol.messages import TAG_BYTES
-from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
+from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
 from starsd_server.binding import explain
 from starsd_server.books import DraftBooks
-from starsd_server.draft_queue import Absorb, Batch, DraftQueue, WorkQueue
+from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
+from starsd_server.latencies import Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import Peer
 from starsd_server.scheduling.scheduler import POLICIES, Scheduler
@@ -67,7 +78,12 @@ class Hub:
         self._own_ports = len(settings.door.own_ports or ())
         self._drafting = settings.drafting
         self._books = DraftBooks([drafter.kind for drafter in self._drafters], settings.drafting.max_batch)
-        scheduler = Scheduler(POLICIES[settings.drafting.policy](), predict=self._books.predict)
+        self._latencies = Latencies()
+        scheduler = Scheduler(
+            POLICIES[settings.drafting.policy](),
+            predict=self._books.predict,
+            expect=self._latencies.expected_return_s,
+        )
         self._queue = WorkQueue(DraftQueue(scheduler, settings.drafting.max_batch), clock)
         self._protocol = HubProtocol(
             self._hub_id,
@@ -123,7 +139,10 @@ class Hub:
         """See `Reception`."""
         connection = self._connections[peer]
         is_first, resumed, refused = connection.terms is None, connection.resumed, connection.refused
+        report = connection.report
         self._carry_out(connection.receive(frame, self._clock()))
+        if connection.report is not None and connection.report is not report:
+            self._latencies.of_target(connection).reported(connection.report.rounds, connection.report.verify_us)
         if connection.terms is None:
             return
         target, drafter = connection.terms.target, connection.terms.drafter
@@ -139,6 +158,7 @@ class Hub:
         """See `Reception`."""
         connection = self._connections.pop(peer)
         del self._peers[connection]
+        self._latencies.forget_target(connection)
         self._carry_out(connection.lost(self._clock()))
         if connection.terms is not None:
             self._events.add(LEFT, connection.terms.target)
@@ -190,7 +210,21 @@ class Hub:
                     answer = action.connection.answer_probe(action, self._clock(), peer.is_behind)
                     self._carry_out(answer)
             else:
+                self._note_work(action)
                 self._queue.put(action)
+
+    def _note_work(self, action: QueuedAction) -> None:
+        """Observe what the coming and going of work tells."""
+        if isinstance(action, DropSession):
+            self._latencies.forget_session(action.session)
+        elif isinstance(action, QueueDraft):
+            connection = self._protocol.connection_of(action.session)
+            if connection is not None and connection.terms is not None:
+                path = self._latencies.of_target(connection).path
+                was_degraded = path.degraded
+                self._latencies.observe(action, connection)
+                if path.degraded != was_degraded:
+                    self._events.add(DEGRADED if path.degraded else RECOVERED, connection.terms.target, path.told)
 
     def _deliver(self, done: Done) -> None:
         """On the drafting thread: hand what was done to the loop, which may have ended before the last draft did."""
@@ -279,7 +313,13 @@ class Hub:
             ready=self.is_ready,
             drafters=self._drafter_facts(),
             targets=[
-                target_facts(peer, connection, 0 if connection.terms is None else held[connection.terms.target], now)
+                target_facts(
+                    peer,
+                    connection,
+                    0 if connection.terms is None else held[connection.terms.target],
+                    self._latencies.of_target(connection),
+                    now,
+                )
                 for peer, connection in self._connections.items()
             ],
             sessions=len(sessions),

@@ -173,6 +173,7 @@ def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
     for name, target in nearest.items():
         rtt.add_metric([name], (target.rtt_ms or 0.0) / 1e3)
         least.add_metric([name], (target.min_rtt_ms or 0.0) / 1e3)
+    yield from _of_rounds(nearest)
     drafts = CounterMetricFamily("starsd_target_drafts", "Drafts sent to this target.", labels=["target"])
     judged = CounterMetricFamily("starsd_target_judged_drafts", "Those whose continuation is known.", labels=["target"])
     accepted = CounterMetricFamily("starsd_target_accepted_tokens", "Tokens that came true.", labels=["target"])
@@ -181,3 +182,28 @@ def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
         judged.add_metric([name], target.drafted.judged)
         accepted.add_metric([name], target.drafted.accepted)
     yield from (rtt, least, drafts, judged, accepted)
+
+
+def _of_rounds(targets: dict[str, TargetFacts]) -> Iterator[Metric]:
+    """What the hub observes of the rounds of targets, by name."""
+    durations = GaugeMetricFamily(
+        "starsd_round_seconds",
+        "Smoothed: from a draft to the next request (return), the network in it (link), the target's pass (verify).",
+        labels=["target", "part"],
+    )
+    deviations = GaugeMetricFamily("starsd_round_deviation_seconds", "Their mean deviation.", labels=["target", "part"])
+    degraded = GaugeMetricFamily(
+        "starsd_path_degraded", "1 while the path is much slower than usual.", labels=["target"]
+    )
+    for name, target in targets.items():
+        known = target.latency
+        for part, value_ms, deviation_ms in (
+            ("return", known.return_ms, known.return_deviation_ms),
+            ("link", known.link_ms, known.link_deviation_ms),
+            ("verify", known.verify_ms, known.verify_deviation_ms),
+        ):
+            if value_ms is not None:
+                durations.add_metric([name, part], value_ms / 1e3)
+                deviations.add_metric([name, part], deviation_ms / 1e3)
+        degraded.add_metric([name], float(known.degraded))
+    yield from (durations, deviations, degraded)

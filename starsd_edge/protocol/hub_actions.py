@@ -98,7 +98,9 @@ class QueueDraft:
 
     Attributes:
         owner: the key that the session belongs to.
-        returns_s: expected time from the draft's sending to the session's next request; None while nothing is known.
+        returned_s: from sending the draft of the session's request before to receiving this one; None where that was
+            no round.
+        target_s: of it, what passed at the target's end by its own clock; 0 where it does not tell.
     """
 
     session: int
@@ -107,7 +109,8 @@ class QueueDraft:
     shape: DraftShape
     received_at: float
     owner: str = ""
-    returns_s: float | None = None
+    returned_s: float | None = None
+    target_s: float = 0.0
 
 
 @dataclass(frozen=True)

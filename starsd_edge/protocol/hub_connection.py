@@ -307,6 +307,8 @@ class HubConnection:
         actions: list[HubAction] = [] if new is None else [Feed(new, self.owner)]
         if isinstance(message, DraftRequest):
             actions += self._request(session, message, now)
+        else:
+            session.interrupt()
         return actions
 
     def _check_room_for(self, new_bytes: int) -> None:
@@ -336,12 +338,14 @@ class HubConnection:
         shape = session.terms.clamp(asked, message.base_len)
         if shape.max_nodes and shape.max_depth:
             shape = self._hub.shapes.choose(session.key, self, message.base_len, shape)
+        returned_s = session.returned(now)
         session.add_request(message.epoch, Pending(message.base_len, shape, now))
         if shape.max_nodes == 0 or shape.max_depth == 0:
             session.settle_request(message.epoch, message.base_len)
             session.answered = Draft(session.tag, message.epoch, message.base_len, [], [], 0, 0, 0)
             return [self.send(session.answered)]
-        return [QueueDraft(session.key, message.epoch, message.base_len, shape, now)]
+        target_s = message.target_us / 1e6
+        return [QueueDraft(session.key, message.epoch, message.base_len, shape, now, self.owner, returned_s, target_s)]
 
     def _judge(self, session: HubSession) -> None:
         """The rows since the last tree tell how much of it came true."""

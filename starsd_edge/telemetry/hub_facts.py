@@ -177,6 +177,31 @@ class ShapeFacts:
 
 
 @dataclass(frozen=True)
+class LatencyFacts:
+    """The rounds of a target as the hub observes them, in milliseconds: smoothed time and mean deviation; None while
+    not known.
+
+    Attributes:
+        return_ms: Z, from sending a draft to receiving the next request, on the hub's clock.
+        link_ms: of it, the network both ways; only of targets that tell what passed at their end.
+        verify_ms: the target's forward pass, as it reports it.
+        degraded: the path is much slower than usual.
+        usual_ms: what is usual of it.
+        changes: sudden ones of the path.
+    """
+
+    return_ms: Measure | None = None
+    return_deviation_ms: Measure = 0.0
+    link_ms: Measure | None = None
+    link_deviation_ms: Measure = 0.0
+    verify_ms: Measure | None = None
+    verify_deviation_ms: Measure = 0.0
+    degraded: bool = False
+    usual_ms: Measure = 0.0
+    changes: Total = 0
+
+
+@dataclass(frozen=True)
 class TargetFacts:
     """One connected target.
 
@@ -189,6 +214,7 @@ class TargetFacts:
         queue_ms_p50: time of its last drafts in `Q_in`.
         report: None from a target that has sent none.
         port: of the hub's, the one it is connected to; 0 where that is not known.
+        latency: of its rounds.
         shape: of its drafts.
     """
 
@@ -209,6 +235,7 @@ class TargetFacts:
     drafted: Judgement = field(default_factory=Judgement)
     report: TargetReport | None = None
     port: Total = 0
+    latency: LatencyFacts = field(default_factory=LatencyFacts)
     shape: ShapeFacts = field(default_factory=ShapeFacts)
 
 

@@ -168,11 +168,6 @@ def test_what_cannot_be_simulated_is_refused(nothing: Star, rounds: int) -> None
 
 
 def test_what_are_no_times_is_refused() -> None:
-    for wrong in (
-        lambda: GammaTimes(-1.0),
-        lambda: SampledTimes([]),
-        lambda: SampledService({}),
-        lambda: draft_cost(-1),
-    ):
+    for wrong in (lambda: GammaTimes(-1.0), lambda: SampledTimes([]), lambda: SampledService({})):
         with pytest.raises(ValueError, match="no durations"):
             wrong()

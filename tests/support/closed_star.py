@@ -62,7 +62,10 @@ class ClosedStar:
         prefill_row_s: float = 0.0,
     ) -> None:
         terms = {str(session): spoke.terms for session, spoke in enumerate(spokes)}
-        scheduler = Scheduler(POLICIES[policy](), terms, lambda drafter, shape: LEVEL_S * shape.max_depth)
+        self._known: dict[int, float] = {}
+        scheduler = Scheduler(
+            POLICIES[policy](), terms, lambda drafter, shape: LEVEL_S * shape.max_depth, self._known.get
+        )
         self.queue = DraftQueue(scheduler, max_batch)
         self._spokes = spokes
         self._misjudged = misjudged
@@ -110,8 +113,9 @@ class ClosedStar:
 
     def _request(self, session: int, epoch: int, at: float) -> QueueDraft:
         spoke = self._spokes[session]
-        known = sum(spoke.return_s) / len(spoke.return_s) if epoch > 1 else None
-        return QueueDraft(session, epoch, 0, DraftShape(spoke.levels, spoke.levels, 1), at, str(session), known)
+        if epoch > 1:
+            self._known[session] = sum(spoke.return_s) / len(spoke.return_s)
+        return QueueDraft(session, epoch, 0, DraftShape(spoke.levels, spoke.levels, 1), at, str(session))
 
 
 def jain(shares: Sequence[float]) -> float:

@@ -28,6 +28,8 @@ MOST_UNEVEN = 2.0
 """A request may make a batch at most so many times as long as the most urgent one needs: its target waits for that."""
 _USUAL_GAIN = 1 / 32
 
+ExpectReturn = Callable[[int], float | None]
+"""Expected seconds from a draft of this session to its next request; None while nothing is known."""
 PredictCost = Callable[[str, DraftShape], float]
 """Expected seconds of a pass of this drafter for one request of this shape."""
 
@@ -39,6 +41,7 @@ class Scheduler:
         policy: its rule.
         terms: of the keys that have other terms than most.
         predict: see `PredictCost`.
+        expect: see `ExpectReturn`.
     """
 
     def __init__(
@@ -46,11 +49,13 @@ class Scheduler:
         policy: Policy | None = None,
         terms: Mapping[str, KeyTerms] | None = None,
         predict: PredictCost = lambda drafter, shape: 1e-3 * (1 + min(shape.max_depth, shape.max_nodes)),
+        expect: ExpectReturn = lambda session: None,
     ) -> None:
         self._policy = policy or POLICIES[DEFAULT_POLICY]()
         self._terms = terms or {}
         self._classes = any(terms.priority for terms in self._terms.values())
         self._predict = predict
+        self._expect = expect
         self._usual_return_s = 0.0
 
     @property
@@ -60,8 +65,11 @@ class Scheduler:
 
     def admit(self, request: QueueDraft, drafter: str, before: Waiting | None) -> Waiting:
         """A request comes in, in the place of `before` if that waits already."""
-        returns_s = self._usual_return_s if request.returns_s is None else min(request.returns_s, MOST_RETURN_S)
-        if request.returns_s is not None:
+        returns_s = self._expect(request.session)
+        if returns_s is None:
+            returns_s = self._usual_return_s
+        else:
+            returns_s = min(returns_s, MOST_RETURN_S)
             self._usual_return_s += _USUAL_GAIN * (returns_s - self._usual_return_s)
         waiting = Waiting(
             request,
