@@ -18,6 +18,7 @@ from starsd_edge.planning.shape_controller import ShapeController
 from starsd_edge.protocol.draft_record import Step
 from starsd_edge.protocol.hub_side import HubConnection
 from starsd_edge.protocol.messages import Report
+from starsd_edge.protocol.shape_reasons import FIXED
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import ShapeFacts
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -57,29 +58,17 @@ class _Session:
     nodes: int = 0
 
 
-class FixedShape:
-    """The same for all: `run-draft --draft-shape fixed:...`."""
-
-    def __init__(self, shape: DraftShape) -> None:
-        self._shape = shape
-
-    def judged(self, session: int, steps: Sequence[Step]) -> None:
-        """See `ShapeChooser`."""
-
-    def choose(self, session: int, connection: HubConnection, base_len: int, asked: DraftShape) -> DraftShape:
-        """See `ShapeChooser`."""
-        return self._shape.within(asked)
-
-
 @dataclass
 class ShapeDesk:
     """The controllers of all sessions; a `ShapeChooser`. All methods belong to the event loop.
 
     Attributes:
         clock: monotonic seconds.
+        fixed: the same for all instead.
     """
 
     clock: Callable[[], float]
+    fixed: DraftShape | None = None
     _sessions: dict[int, _Session] = field(default_factory=dict)
     _last: WeakKeyDictionary[HubConnection, ShapeController] = field(default_factory=WeakKeyDictionary)
     """Of each target, the controller that asked last: the next session goes on from there."""
@@ -92,6 +81,8 @@ class ShapeDesk:
 
     def choose(self, session: int, connection: HubConnection, base_len: int, asked: DraftShape) -> DraftShape:
         """See `ShapeChooser`."""
+        if self.fixed is not None:
+            return self.fixed.within(asked)
         now = self.clock()
         known = self._sessions.get(session)
         if known is None:
@@ -145,6 +136,8 @@ class ShapeDesk:
 
     def facts(self, connection: HubConnection) -> ShapeFacts:
         """Of the session of this target that asked last."""
+        if self.fixed is not None:
+            return ShapeFacts(FIXED, self.fixed.max_nodes, self.fixed.max_depth, self.fixed.branching)
         controller = self._last.get(connection)
         if controller is None:
             return ShapeFacts()

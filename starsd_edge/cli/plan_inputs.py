@@ -10,6 +10,7 @@ from pathlib import Path
 from starsd_edge.bench.machine import usable_cores
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.cli.draft_shapes import parse_shape
 from starsd_edge.cli.kept_curves import kept_curve
 from starsd_edge.cli.plan import MemoryOptions, PlanOptions
 from starsd_edge.errors import UsageError
@@ -32,7 +33,6 @@ from starsd_edge.planning.plan import (
 from starsd_edge.planning.report import MemoryPlan, StarPlan, Traffic
 from starsd_edge.planning.survival import FIRST_RATIO, Guesses
 from starsd_edge.planning.times import SampledService, SampledTimes
-from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 
 MOST_NODES = 256
@@ -105,7 +105,7 @@ def measured_plan(options: PlanOptions, path: Path) -> StarPlan:
 
 def _inputs(options: PlanOptions, curve: VerifyCurve, bundle: Bundle | None) -> Inputs:
     drafter, target = options.drafter, options.target
-    shape = parse_shape(drafter.largest_draft)
+    shape = parse_shape("--largest-draft", drafter.largest_draft, MOST_NODES)
     survival = parse_acceptance(drafter.acceptance)
     ratios = tuple(FIRST_RATIO**rank for rank in range(min(shape.branching, 4)))
     bytes_per_s = target.mbit * 1e6 / _BITS_PER_BYTE
@@ -199,23 +199,6 @@ def _weights_gib(bundle: Bundle) -> float:
     graph = bundle.manifest.graph
     files = [bundle.path / graph.file, bundle.path / graph.weights_file]
     return sum(file.stat().st_size for file in files if file.exists()) / GIB
-
-
-def parse_shape(text: str) -> DraftShape:
-    """NODESxDEPTHxBRANCHING, or NODESxDEPTH for a chain.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    parts = text.lower().split("x")
-    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise UsageError(f"--largest-draft is NODESxDEPTHxBRANCHING, like 16x5x2, not {text!r}")
-    nodes, depth, branching = *map(int, parts), *[1] * (3 - len(parts))
-    if not (1 <= nodes <= MOST_NODES and 1 <= depth <= nodes and branching >= 1):
-        raise UsageError(
-            f"--largest-draft {text} is no draft: at most {MOST_NODES} nodes, and no more levels than nodes"
-        )
-    return DraftShape(nodes, depth, branching)
 
 
 def parse_acceptance(text: str) -> Sequence[float]:

@@ -4,9 +4,9 @@ A choice (see `draft_shape`) is a wish; the shape follows it by at most one leve
 where the wish has stood on the same side for `STEADY_ROUNDS` of them. Rounds count when they were judged, so a timeout,
 which is judged by nothing, changes nothing by itself; times are taken as medians, so one that is far off does not, too.
 
-The first choice is taken as it is, once as many rounds were judged. Speculation that does not pay ends at once when that
-long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial believes little of
-what was known, so that a few rounds decide.
+The first choice is taken as it is, once as many rounds were judged. Speculation that does not pay ends at once when
+that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial believes
+little of what was known, so that a few rounds decide.
 """
 
 from __future__ import annotations
