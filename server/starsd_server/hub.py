@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
 """How long a drafter in pure Python may hold the interpreter that the event loop waits for (the default is 5 ms)."""
 _TICK_S = 1.0
-SHARE_S = 0.5
+SHARE_S = 0.25
 """Between two choices of draft shapes."""
 MOST_SHARING = 0.05
 """Share of the time that choosing may take."""

@@ -1,12 +1,12 @@
 """The draft shape of one session over time: what is learnt from its rounds, and how slowly it is changed.
 
 A choice (see `draft_shape`) is a wish; the shape follows it by at most one level in `PATIENCE_ROUNDS` rounds, and only
-where the wish has stood on the same side for `STEADY_ROUNDS` of them. Rounds count when they were judged, so a timeout,
+where the wish has stood on the same side for some of them. Rounds count when they were judged, so a timeout,
 which is judged by nothing, changes nothing by itself; times are taken as medians, so one that is far off does not, too.
 
 The first choice is taken as it is, once as many rounds were judged. Speculation that does not pay ends at once when
-that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial believes
-little of what was known, so that a few rounds decide.
+that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial is of one
+level, which costs least, and believes little of what was known, so that a few rounds decide.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from starsd_edge.speculation.tree import DraftShape
 
 PATIENCE_ROUNDS = 8
 STEADY_ROUNDS = 4
+_STEADY_ROUNDS = {NOT_PAYING: 1}
+"""Where each further round is a loss, one that confirms it is enough."""
 FIRST_GAP_TOKENS = 32
 MOST_GAP_TOKENS = 1024
 _RECENT = 9
@@ -48,7 +50,6 @@ class ShapeController:
         self._side = 0
         self._gap_tokens = FIRST_GAP_TOKENS
         self._off_tokens: int | None = None
-        self._last_depth = 1
         self._rest_s: deque[float] = deque(maxlen=_RECENT)
 
     def successor(self) -> ShapeController:
@@ -97,7 +98,7 @@ class ShapeController:
             self._side, self._same_side = side, 0
         if side == 0:
             self._settle(choice)
-        elif self._since_change >= PATIENCE_ROUNDS and self._same_side >= STEADY_ROUNDS:
+        elif self._since_change >= PATIENCE_ROUNDS and self._same_side >= _STEADY_ROUNDS.get(choice.why, STEADY_ROUNDS):
             self._step(choice, side)
 
     def shape(self, asked: DraftShape) -> DraftShape:
@@ -141,7 +142,6 @@ class ShapeController:
 
     def _turn_off(self, choice: Choice) -> None:
         """What fails its trial waits twice as long for the next; what leaves because of others does not."""
-        self._last_depth = 1 if self._shape is None else self._shape.max_depth
         self._off_tokens = 0
         if self.why == TRIAL and choice.why == NOT_PAYING:
             self._gap_tokens = min(2 * self._gap_tokens, MOST_GAP_TOKENS)
@@ -150,7 +150,7 @@ class ShapeController:
         if self.why == NOT_PAYING:
             self.survival.doubt()
         self._off_tokens = None
-        self._shape = DraftShape(self._last_depth, self._last_depth)
+        self._shape = DraftShape(1, 1)
         self.why = TRIAL
         self._since_change = self._same_side = self._side = 0
 
