@@ -15,7 +15,7 @@ FIXED = "fixed"
 MEANINGS = {
     FIRST: "what it asks for, until enough is known of it",
     BEST: "the best for this target",
-    LOAD: "shorter than would be best, because of the others",
+    LOAD: "shorter, because of the others",
     NOT_PAYING: "none: plain decoding is faster",
     TRIAL: "tried again, to see whether it pays by now",
     FIXED: "as the hub was told",
