@@ -14,6 +14,7 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
@@ -99,6 +100,14 @@ class RunDraftOptions:
             "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
         ),
     ] = OrderPolicy.LATENCY
+    draft_shape: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|fixed:NODESxDEPTHxBRANCHING",
+            help="How large drafts are, within what targets ask for. auto: what gains most for each, shorter under "
+            "load, none where it does not pay.",
+        ),
+    ] = AUTO
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
@@ -115,6 +124,7 @@ class RunDraftOptions:
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
+        parse_hub_shape("--draft-shape", self.draft_shape)
 
 
 def register(app: typer.Typer) -> None:
@@ -140,7 +150,9 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
-        drafting = DraftingSettings(options.policy.value, options.max_batch)
+        drafting = DraftingSettings(
+            options.policy.value, options.max_batch, parse_hub_shape("--draft-shape", options.draft_shape)
+        )
         door = DoorSettings(token, _keys(options), own_ports=own_ports)
         settings = HubSettings(door, limits, drafting)
         with bind(options.host, options.port, has_token=bool(door.all_keys)) as sock:
