@@ -7,7 +7,7 @@ hub from sending a draft until that target's next request is there.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -150,18 +150,34 @@ class HubUse:
 
 
 @dataclass(frozen=True)
+class HubProcess:
+    """How the hub's process fared.
+
+    Attributes:
+        memory_growth: of its resident memory over the second half of the window, as a share.
+        loop_lag_ms_p99: how much later than asked for its event loop ran.
+    """
+
+    memory_growth: float
+    loop_lag_ms_p99: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """What came of a point.
 
     Attributes:
+        targets: one for each session.
         hub: None without one.
         inexact: answers that were not the recorded text.
+        process: where it was looked at.
     """
 
     point: Point
     targets: Sequence[TargetSeen]
     hub: HubUse | None
     inexact: int = 0
+    process: HubProcess | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -236,11 +252,11 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
-def least_own_rate(measured: Measured, periods_s: Mapping[int, float]) -> float:
+def least_own_rate(measured: Measured, periods_s: Sequence[float]) -> float:
     """The smallest share that a target has of the rate it would have with the hub for itself.
 
     Args:
-        periods_s: of each target (by its index), the seconds of a round of its own without waiting: S + Z.
+        periods_s: of each target, the seconds of a round of its own without waiting: S + Z.
     """
     return min(
         periods_s[index] * len(target.services_s) / max(1e-9, sum(target.periods_s))
