@@ -23,7 +23,8 @@ from starsd_edge.bench.star_plan import (
     SCALE,
     WRONG,
 )
-from starsd_edge.bench.star_runs import Measured, Point, jain, least_own_rate
+from starsd_edge.bench.star_runs import Measured, Point, least_own_rate
+from starsd_edge.planning.simulator import jain
 
 _FROM_KNEE = 2
 """Targets away from the knee beyond which the closed form is expected to hold: near it, jitter matters."""

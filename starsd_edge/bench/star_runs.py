@@ -246,12 +246,6 @@ def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:
     )
 
 
-def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
-
-
 def least_own_rate(measured: Measured, periods_s: Sequence[float]) -> float:
     """The smallest share that a target has of the rate it would have with the hub for itself.
 

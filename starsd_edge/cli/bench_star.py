@@ -11,13 +11,14 @@ from starsd_edge.bench.device_times import LinkTimes, PassTimes
 from starsd_edge.bench.figures import Report
 from starsd_edge.bench.machine import describe_machine
 from starsd_edge.bench.star_figures import StarResults, star_figures
-from starsd_edge.bench.star_overlay import Expected, Predict, has_law
+from starsd_edge.bench.star_overlay import Expected, is_serial, simulated
 from starsd_edge.bench.star_plan import POLICY, QUICK_SWEEPS, SWEEPS, StarSettings, points_of
 from starsd_edge.bench.star_runs import HubUse, Measured, Point, seen_between
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli.bench_star_options import BenchStarOptions
+from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.hub_status import read_status
 from starsd_edge.cli.star_hubs import HubAbilities, StarHubs, hub_abilities
 from starsd_edge.cli.star_targets import ReplayCrowd, ReplaySetup
@@ -27,7 +28,10 @@ from starsd_edge.text.tokenizer import Tokenizer
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long one decode loop may hold the interpreter that the others wait for: as on a hub."""
-_WARM_UP_S = 60.0
+_PATIENCE_S = 60.0
+"""With targets that do their rounds."""
+_LEAST_ROUNDS = 4
+"""Of each target, below which there is nothing to take means of."""
 _LONGER = 3
 """Times a point counts where targets are so many that each does few rounds."""
 _WRONG_IDS = 16
@@ -57,18 +61,14 @@ class StarBench:
 
     Args:
         progress: told of each step.
-        predict: the simulator; None without one.
     """
 
-    def __init__(
-        self, options: BenchStarOptions, progress: Callable[[str], None], predict: Predict | None = None
-    ) -> None:
+    def __init__(self, options: BenchStarOptions, progress: Callable[[str], None]) -> None:
         self._options = options
         self._progress = progress
-        self._predict = predict
         self._abilities = hub_abilities()
         self._settings = _settings(options, self._abilities)
-        self._notes = _missing(self._abilities, predict)
+        self._notes = _missing(self._abilities)
 
     def run(self) -> StarOutcome:
         """Measure.
@@ -116,19 +116,25 @@ class StarBench:
         url = None if point.hub is None else hubs.url(point.hub)
         seconds = self._options.point_seconds * (_LONGER if point.sweep == POLICY else 1)
         with ReplayCrowd(setup, point, url) as crowd:
-            crowd.wait_until_warm(self._options.warm_up_rounds, _WARM_UP_S)
-            began, before = time.monotonic(), None if url is None else read_status(url)
+            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S)
+            began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
             time.sleep(seconds)
+            crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S)
             ended, after = time.monotonic(), None if url is None else read_status(url)
         use = None if before is None or after is None else HubUse.between(before, after)
         seen = [seen_between(log, began, ended) for log in crowd.logs]
         return Measured(point, seen, use, sum(log.inexact for log in crowd.logs))
 
     def _simulated(self, runs: Sequence[Measured]) -> dict[Point, Expected]:
-        if self._predict is None:
-            return {}
         self._progress("simulating the same stars")
-        return {run.point: self._predict(run) for run in runs if has_law(run)}
+        try:
+            return {run.point: simulated(run, self._options.seed) for run in runs if is_serial(run)}
+        except ModuleNotFoundError as error:
+            remedy = missing_extra(error.name)
+            if remedy is None:
+                raise
+            self._notes.append(f"no simulator: {remedy}")
+            return {}
 
     def _described(self, traces: Traces) -> dict[str, object]:
         options = {**asdict(self._options), "only": [sweep.value for sweep in self._options.only]}
@@ -144,14 +150,12 @@ class StarBench:
         }
 
 
-def _missing(abilities: HubAbilities, predict: Predict | None) -> list[str]:
+def _missing(abilities: HubAbilities) -> list[str]:
     notes = []
     if len(abilities.policies) == 1:
         notes.append(f"this hub knows one policy, {abilities.usual_policy}: policies were not compared")
     if not abilities.batches:
         notes.append("this hub drafts for one session at a time: batches were not measured")
-    if predict is None:
-        notes.append("no simulator: the closed form alone stands beside the figures")
     return notes
 
 

@@ -6,6 +6,7 @@ EXTRA_OF = {
     "onnxruntime": "cpu",
     "prometheus_client": "server",
     "matplotlib": "bench",
+    "simpy": "plan",
     "torch": "export",
     "transformers": "export",
     "onnx": "export",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 30.0
 """The hub is on this machine and listens already, behind a slow path at worst."""
+_LOOK_S = 0.02
 _END_S = 10.0
 """A decode loop looks at its end after each pass."""
 
@@ -164,21 +165,30 @@ class ReplayCrowd:
         if self._failures:
             raise self._failures[0]
 
-    def wait_until_warm(self, rounds: int, timeout_s: float) -> None:
-        """Return when every session has done so many rounds, with a hub such that it drafted for.
+    @property
+    def done(self) -> list[int]:
+        """Of each session the rounds so far; where drafts are always waited for, those with one."""
+        with_drafts = self._hub_url is not None and self._point.wait_s is not None
+        return [len(log.drafts if with_drafts else log.rounds) for log in self.logs]
+
+    def wait_for(self, rounds: int, since: Sequence[int], timeout_s: float) -> None:
+        """Return when every session has done so many more rounds than it had.
+
+        Args:
+            since: what `done` was.
 
         Raises:
             StarsdError: they do not, in this time.
         """
         deadline = time.monotonic() + timeout_s
-        while not all(len(log.drafts if self._hub_url else log.rounds) >= rounds for log in self.logs):
+        while any(now < before + rounds for now, before in zip(self.done, since, strict=True)):
             self.check()
             if time.monotonic() > deadline:
                 raise StarsdError(
                     f"{self._point.targets} targets did not do {rounds} rounds each within {timeout_s:g} s: "
                     "the machine is too busy, or give fewer targets"
                 )
-            self._stopping.wait(0.02)
+            self._stopping.wait(_LOOK_S)
 
     def _connect(self) -> list[HubLink]:
         """Links to the hub, all welcomed."""
@@ -254,8 +264,8 @@ class ReplayCrowd:
             return NoDrafts()
         hub = link
 
-        def open_channel(t_first: int, sampling_kind: str) -> DraftChannel:
-            channel = hub.open_channel(t_first, sampling_kind)
+        def open_channel(prompt: Sequence[int], sampling_kind: str) -> DraftChannel:
+            channel = hub.open_channel(prompt, sampling_kind)
             return WatchedChannel(channel, next(self._numbers), log, time.monotonic)
 
         return HubDrafts(open_channel, NoDrafts(), Patience(self._point.wait_s), time.monotonic)

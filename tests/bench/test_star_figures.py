@@ -6,7 +6,7 @@ import pytest
 
 from starsd_edge.bench.device_times import LinkTimes
 from starsd_edge.bench.star_figures import StarResults, star_figures
-from starsd_edge.bench.star_overlay import Expected, has_law, law_of
+from starsd_edge.bench.star_overlay import Expected, has_law, is_serial, law_of, simulated
 from starsd_edge.bench.star_plan import (
     BASELINES,
     COLOCATED,
@@ -32,7 +32,6 @@ from starsd_edge.bench.star_runs import (
     Point,
     TargetLog,
     TargetSeen,
-    jain,
     least_own_rate,
     seen_between,
 )  # fmt: skip
@@ -84,12 +83,6 @@ def test_hub_use_is_the_difference_of_its_books() -> None:
     assert (use.drafts_per_s, use.passes_per_s, use.busy_s_per_draft) == pytest.approx((30, 15, 0.02))
 
 
-def test_jain() -> None:
-    assert jain([2.0, 2.0, 2.0]) == pytest.approx(1.0)
-    assert jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
-    assert jain([]) == 0.0
-
-
 def seen(rate: float, services: int = 10, draft_s: float = 0.012, return_s: float = 0.036) -> TargetSeen:
     stats = RoundStats()
     stats.add(Round(HUB, drafted=5, accepted=1, levels_offered=2, emitted=2, bytes_up=900, bytes_down=60))
@@ -109,6 +102,16 @@ def test_the_law_from_measured_times() -> None:
     unequal = Point(LAW, OURS, HubPlan(), spread_links(3), DraftShape(5, 5))
     assert not has_law(run_of(unequal, 20.0))
     assert not has_law(run_of(Point(LAW, PLAIN, None, (LinkTimes(0.0),), DraftShape(5, 5)), 20.0))
+
+
+def test_the_simulator_from_measured_times() -> None:
+    pytest.importorskip("simpy")
+    points = (Point(LAW, OURS, HubPlan(), (LinkTimes(0.001),) * count, DraftShape(5, 5)) for count in (1, 8))
+    alone, many = (simulated(run_of(point, 20.0), seed=1) for point in points)
+    assert (alone.tokens_per_s, alone.utilisation) == pytest.approx((2 / 0.048, 0.25), rel=0.02)
+    assert (many.tokens_per_s, many.utilisation) == pytest.approx((2 / 0.012, 1.0), rel=0.02)
+    batched = Point(LAW, OURS, HubPlan(max_batch=4), (LinkTimes(0.001),), DraftShape(5, 5))
+    assert not is_serial(run_of(batched, 20.0))
 
 
 def test_the_smallest_share_of_an_own_rate() -> None:
