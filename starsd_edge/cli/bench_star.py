@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from urllib.parse import urlsplit
 
 from starsd_edge.bench.device_times import LinkTimes, PassTimes
 from starsd_edge.bench.figures import Report
 from starsd_edge.bench.machine import describe_machine
 from starsd_edge.bench.star_figures import StarResults, star_figures
 from starsd_edge.bench.star_overlay import Expected, is_serial, simulated
-from starsd_edge.bench.star_plan import POLICY, QUICK_SWEEPS, SWEEPS, StarSettings, points_of
+from starsd_edge.bench.star_plan import CROWD, POLICY, QUICK_SWEEPS, SWEEPS, StarSettings, points_of
 from starsd_edge.bench.star_runs import HubUse, Measured, Point, seen_between
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
@@ -21,6 +23,7 @@ from starsd_edge.cli.bench_star_options import BenchStarOptions
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.hub_status import read_status
 from starsd_edge.cli.star_hubs import HubAbilities, StarHubs, hub_abilities
+from starsd_edge.cli.star_probe import HubProbe
 from starsd_edge.cli.star_targets import ReplayCrowd, ReplaySetup
 from starsd_edge.errors import UsageError
 from starsd_edge.speculation.tree import DraftShape
@@ -114,16 +117,17 @@ class StarBench:
     def _run(self, setup: ReplaySetup, hubs: StarHubs, point: Point) -> Measured:
         """One point: warm up, then count for a while."""
         url = None if point.hub is None else hubs.url(point.hub)
-        seconds = self._options.point_seconds * (_LONGER if point.sweep == POLICY else 1)
-        with ReplayCrowd(setup, point, url) as crowd:
+        with ReplayCrowd(setup, point, url) as crowd, ExitStack() as stack:
             crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S)
+            probe = stack.enter_context(HubProbe(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
             began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
-            time.sleep(seconds)
+            time.sleep(self._options.point_seconds * (_LONGER if point.sweep in (POLICY, CROWD) else 1))
             crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S)
             ended, after = time.monotonic(), None if url is None else read_status(url)
+            process = probe.read() if probe is not None else None
         use = None if before is None or after is None else HubUse.between(before, after)
         seen = [seen_between(log, began, ended) for log in crowd.logs]
-        return Measured(point, seen, use, sum(log.inexact for log in crowd.logs))
+        return Measured(point, seen, use, sum(log.inexact for log in crowd.logs), process)
 
     def _simulated(self, runs: Sequence[Measured]) -> dict[Point, Expected]:
         self._progress("simulating the same stars")

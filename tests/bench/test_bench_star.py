@@ -37,6 +37,10 @@ NAMES = {
     "law_idle_gap_ms_n2",
     "least_own_rate_fifo",
     "starved_fifo",
+    "crowd_sessions",
+    "crowd_dropped",
+    "crowd_memory_growth",
+    "crowd_loop_lag_ms_p99",
 }
 FAST = ("--verify-ms", 5, "--draft-ms", 0.5, "--rtt-ms", 0, "--seconds", 0.2, "--warm-up-rounds", 1)
 
@@ -66,8 +70,8 @@ def bench(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> BenchStar:
 
 
 def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
-    sweeps = [word for sweep in ("baselines", "scale", "law", "policy") for word in ("--only", sweep)]
-    ended = bench.star(*FAST, "--targets", 2, "--unequal-targets", 3, *sweeps)
+    sweeps = [word for sweep in ("baselines", "scale", "law", "policy", "crowd") for word in ("--only", sweep)]
+    ended = bench.star(*FAST, "--targets", 2, "--unequal-targets", 3, "--sessions", 6, *sweeps)
     assert ended.code == 0, ended
     report = json.loads((bench.output / "figures.json").read_text())
     figures = {figure["name"]: figure for figure in report["figures"]}
@@ -78,6 +82,7 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
     assert figures["law_draft_ms"]["value"] >= 0.5
     assert figures["law_return_ms"]["value"] >= 5
     assert 0 < figures["jain_fifo"]["value"] <= 1
+    assert (figures["crowd_sessions"]["value"], figures["crowd_dropped"]["value"]) == (5, 0)
     assert report["settings"]["command"] == "bench star"
     points = json.loads((bench.output / "points.json").read_text())
     assert {point["system"] for point in points} >= {"plain", "co-located", "published", "starsd-edge"}
