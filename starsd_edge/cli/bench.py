@@ -7,7 +7,7 @@ import typer
 from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
 from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
 from starsd_edge.cli.bench_star_options import BenchStarOptions
-from starsd_edge.cli.bench_trace import BenchTraceOptions
+from starsd_edge.cli.bench_trace_options import BenchTraceOptions
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
@@ -99,10 +99,10 @@ def star(options: BenchStarOptions) -> None:
     from starsd_edge.cli.bench_star import StarBench
     from starsd_edge.cli.bench_star_output import make_directory, write_outcome
 
-    make_directory(options.output)
+    make_directory(options.directory)
     with progress_lines() as progress:
         outcome = StarBench(options, progress).run()
-    for line in write_outcome(outcome, options.output):
+    for line in write_outcome(outcome, options.directory):
         typer.echo(line)
     if outcome.inexact:
         raise StarsdError(f"{outcome.inexact} answers were not the recorded texts: this is a fault, please report it")

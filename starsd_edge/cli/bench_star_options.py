@@ -60,9 +60,12 @@ class BenchStarOptions:
             show_default=False,
         ),
     ] = None
-    output: Annotated[Path, typer.Option(help="Directory for the figures, the table and the plots.")] = Path(
-        "star-bench"
-    )
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the figures, the table and the plots; default: star-bench.", show_default=False
+        ),
+    ] = None
     quick: Annotated[bool, typer.Option(help="About two minutes: fewer points, shorter ones.", show_default=False)] = (
         False
     )
@@ -109,14 +112,17 @@ class BenchStarOptions:
     def __post_init__(self) -> None:
         if _SHAPE.match(self.shape) is None or 0 in self.shape_numbers:
             raise UsageError(f"--shape takes NODESxDEPTHxBRANCHING, like 8x5x4, not {self.shape!r}")
-        if self.output.exists() and not self.output.is_dir():
-            raise UsageError(f"{self.output} is no directory: give --output another place")
 
     @property
     def shape_numbers(self) -> tuple[int, int, int]:
         """Nodes, depth and branching."""
         nodes, depth, branching = (int(number) for number in self.shape.split("x"))
         return nodes, depth, branching
+
+    @property
+    def directory(self) -> Path:
+        """Where the results go."""
+        return self.output or Path("star-bench")
 
     @property
     def point_seconds(self) -> float:
