@@ -83,7 +83,7 @@ def _law(results: StarResults) -> _Named:
     yield "law_return_ms", 1e3 * return_s, "ms"
     yield "law_knee", knee, "targets"
     yield "law_knee_measured", last.tokens_per_s / first.tokens_per_s * first.point.targets, "targets"
-    yield "law_plateau_over_e_by_s", last.tokens_per_s / (last.stats.tokens_per_round / draft_s), ""
+    yield "law_plateau_over_e_by_s", last.tokens_per_s / (last.tokens_per_draft / draft_s), ""
     away = [run for run in runs if abs(run.point.targets - knee) >= _FROM_KNEE]
     yield from _errors("law", away, law_of)
     for run in runs:

@@ -44,7 +44,7 @@ def has_law(measured: Measured) -> bool:
 
 def law_of(measured: Measured) -> Expected:
     """The closed form, for a point that has one: X = N E / max(S + Z, N S), U = min(1, N S / (S + Z))."""
-    count, tokens = len(measured.targets), measured.stats.tokens_per_round
+    count, tokens = len(measured.targets), measured.tokens_per_draft
     draft_s, return_s = measured.mean_service_s, measured.mean_return_s
     system = count * tokens_per_s(tokens, draft_s, return_s, count)
     return Expected(system, utilisation(count, draft_s, return_s))
@@ -59,9 +59,7 @@ def simulated(measured: Measured, seed: int) -> Expected:
     """
     hub = measured.point.hub
     assert hub is not None  # noqa: S101 (a serial point has one)
-    targets = [
-        SimulatedTarget(SampledTimes(target.returns_s), target.stats.tokens_per_round) for target in measured.targets
-    ]
+    targets = [SimulatedTarget(SampledTimes(target.returns_s), target.tokens_per_draft) for target in measured.targets]
     star = Star(targets, SampledService({1: measured.services_s}), hub.policy)
     found = simulate(star, _ROUNDS_PER_TARGET * len(targets), seed)
     return Expected(found.tokens_per_s, found.utilisation)

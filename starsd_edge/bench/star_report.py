@@ -15,6 +15,13 @@ _COLUMNS = (
     "accepted/round", "S ms", "Z ms", "hub busy", "waiting unserved", "round ms p50", "p99", "law tokens/s",
     "simulated",
 )  # fmt: skip
+_LEGEND = (
+    "tokens/s: of all targets, with the bonus token of each round; accepted/s: without it. S: in the drafter, for each "
+    "draft. Z: from the hub's sending a draft to the target's next request, between texts too. Waiting unserved: share "
+    "of the time in which the drafting thread did nothing although work waited. Law: N E / max(S + Z, N S) from the S, "
+    "Z and E (tokens for each draft) measured at that point. Co-located: one drafter beside one target; N of them are "
+    "N times that, since they share nothing."
+)
 
 
 def star_markdown(report: Report, results: StarResults, notes: Sequence[str]) -> str:
@@ -60,13 +67,7 @@ def _sweeps(results: StarResults) -> Iterator[str]:
             yield f"## {sweep.capitalize()}"
             yield ""
             yield from _table(_COLUMNS, [_row(run, results) for run in runs])
-    yield (
-        "tokens/s: of all targets, with the bonus token of each round; accepted/s: without it. S: in the drafter, for "
-        "each draft. Z: from the hub's sending a draft to the target's next request. Waiting unserved: share of the "
-        "time in which the drafting thread did nothing although work waited. Law: N E / max(S + Z, N S) from the S, Z "
-        "and E measured at that point. Co-located: one drafter beside one target; N of them are N times that, since "
-        "they share nothing."
-    )
+    yield _LEGEND
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """What one point of a star sweep is, what was seen of it, and what follows from that. Pure.
 
 Times are seconds of one clock, the targets'. S is the hub's time in the drafter for a request, Z what passes for the
-hub from sending a draft until that target's next request is there.
+hub from sending a draft until that target's next request is there: verifying, the network, and between two texts the
+prefill. E is what a target gains for each draft, tokens that it chose without one included.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -71,16 +72,11 @@ class DraftMark:
     """A draft that a target took in.
 
     Attributes:
-        epoch: of its request, in its session.
-        session: a number of the session.
         hub_s: on the hub, queue and drafter included.
     """
 
-    session: int
-    epoch: int
     asked_at: float
     hub_s: float
-    queue_s: float
     service_s: float
 
 
@@ -104,7 +100,8 @@ class TargetSeen:
         tokens_per_s: from the end of its first round there to that of its last.
         periods_s: from the end of one round to the end of the next.
         services_s: S of each draft.
-        returns_s: Z of each draft whose successor was asked for.
+        returns_s: Z of each draft but the last.
+        tokens_per_draft: E.
     """
 
     tokens_per_s: float
@@ -112,6 +109,7 @@ class TargetSeen:
     periods_s: Sequence[float]
     services_s: Sequence[float]
     returns_s: Sequence[float]
+    tokens_per_draft: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -223,6 +221,12 @@ class Measured:
         return statistics.fmean(self.returns_s or [0.0])
 
     @property
+    def tokens_per_draft(self) -> float:
+        """E; 0 without a hub."""
+        drafts = len(self.services_s)
+        return sum(each.tokens_per_draft * len(each.services_s) for each in self.targets) / drafts if drafts else 0.0
+
+    @property
     def draft_shares(self) -> list[float]:
         """Of each target, the drafter's time that went into its drafts, in seconds."""
         return [sum(target.services_s) for target in self.targets]
@@ -242,7 +246,8 @@ def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:
         stats=stats,
         periods_s=[later - earlier for (earlier, _), (later, _) in pairwise(rounds)],
         services_s=[mark.service_s for mark in drafts],
-        returns_s=list(_returns_s(drafts)),
+        returns_s=[max(0.0, later.asked_at - one.asked_at - one.hub_s) for one, later in pairwise(drafts)],
+        tokens_per_draft=stats.emitted / len(drafts) if drafts else 0.0,
     )
 
 
@@ -256,12 +261,6 @@ def least_own_rate(measured: Measured, periods_s: Sequence[float]) -> float:
         periods_s[index] * len(target.services_s) / max(1e-9, sum(target.periods_s))
         for index, target in enumerate(measured.targets)
     )
-
-
-def _returns_s(drafts: Sequence[DraftMark]) -> Iterator[float]:
-    for one, following in pairwise(drafts):
-        if one.session == following.session and following.epoch == one.epoch + 1:
-            yield max(0.0, following.asked_at - one.asked_at - one.hub_s)
 
 
 def _sum_of(facts: HubFacts, name: str) -> int:

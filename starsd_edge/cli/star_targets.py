@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -65,9 +64,8 @@ class ReplaySetup:
 class WatchedChannel:
     """A `DraftChannel` that notes when drafts were asked for and what they took."""
 
-    def __init__(self, channel: DraftChannel, session: int, log: TargetLog, clock: Callable[[], float]) -> None:
+    def __init__(self, channel: DraftChannel, log: TargetLog, clock: Callable[[], float]) -> None:
         self._channel = channel
-        self._session = session
         self._log = log
         self._clock = clock
         self._asked_at: dict[int, float] = {}
@@ -99,8 +97,7 @@ class WatchedChannel:
         if arrived is not None:
             asked_at = self._asked_at.pop(arrived.epoch, None)
             if asked_at is not None:
-                times = (each / 1e6 for each in (arrived.hub_us, arrived.queue_us, arrived.service_us))
-                self._log.drafts.append(DraftMark(self._session, arrived.epoch, asked_at, *times))
+                self._log.drafts.append(DraftMark(asked_at, arrived.hub_us / 1e6, arrived.service_us / 1e6))
         return arrived
 
     def give_up(self) -> None:
@@ -129,7 +126,6 @@ class ReplayCrowd:
         self._stack = ExitStack()
         self._stopping = threading.Event()
         self._failures: list[BaseException] = []
-        self._numbers = count()
         self._threads: list[threading.Thread] = []
         self.logs: list[TargetLog] = [TargetLog() for _ in range(point.targets * point.sessions)]
         """Of each session, those of one target side by side."""
@@ -266,6 +262,6 @@ class ReplayCrowd:
 
         def open_channel(prompt: Sequence[int], sampling_kind: str) -> DraftChannel:
             channel = hub.open_channel(prompt, sampling_kind)
-            return WatchedChannel(channel, next(self._numbers), log, time.monotonic)
+            return WatchedChannel(channel, log, time.monotonic)
 
         return HubDrafts(open_channel, NoDrafts(), Patience(self._point.wait_s), time.monotonic)

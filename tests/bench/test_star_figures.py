@@ -54,8 +54,8 @@ SETTINGS = StarSettings(
 )
 
 
-def mark(session: int, epoch: int, asked_at: float, hub_s: float = 0.02) -> DraftMark:
-    return DraftMark(session, epoch, asked_at, hub_s, hub_s - 0.012, 0.012)
+def mark(asked_at: float, hub_s: float = 0.02) -> DraftMark:
+    return DraftMark(asked_at, hub_s, 0.012)
 
 
 def test_a_window_counts_rounds_by_their_end_and_rates_from_the_first_to_the_last() -> None:
@@ -68,11 +68,12 @@ def test_a_window_counts_rounds_by_their_end_and_rates_from_the_first_to_the_las
 
 
 def test_z_is_what_passes_between_two_requests_without_the_time_on_the_hub() -> None:
-    log = TargetLog(drafts=[mark(1, 1, 0.0), mark(1, 2, 0.1), mark(1, 4, 0.3), mark(2, 5, 0.4), mark(2, 6, 0.46)])
+    rounds = [(at, Round(HUB, emitted=2)) for at in (0.06, 0.16, 0.36)]
+    log = TargetLog(rounds, [mark(0.0), mark(0.1), mark(0.3), mark(9.0)])
     seen = seen_between(log, 0.0, 1.0)
-    assert seen.services_s == pytest.approx([0.012] * 5)
-    # Neither over a lost draft nor from one session to the next.
-    assert seen.returns_s == pytest.approx([0.08, 0.04])
+    assert seen.services_s == pytest.approx([0.012] * 3)
+    assert seen.returns_s == pytest.approx([0.08, 0.18])
+    assert seen.tokens_per_draft == pytest.approx(2.0)
 
 
 def test_hub_use_is_the_difference_of_its_books() -> None:
@@ -86,7 +87,7 @@ def test_hub_use_is_the_difference_of_its_books() -> None:
 def seen(rate: float, services: int = 10, draft_s: float = 0.012, return_s: float = 0.036) -> TargetSeen:
     stats = RoundStats()
     stats.add(Round(HUB, drafted=5, accepted=1, levels_offered=2, emitted=2, bytes_up=900, bytes_down=60))
-    return TargetSeen(rate, stats, [0.1] * services, [draft_s] * services, [return_s] * services)
+    return TargetSeen(rate, stats, [0.1] * services, [draft_s] * services, [return_s] * services, 2.0)
 
 
 def run_of(point: Point, per_target: float, hub: HubUse | None = None, services: int = 10) -> Measured:
