@@ -43,6 +43,15 @@ class Isolation(str, Enum):
     DEDICATED = "dedicated"
 
 
+class OrderPolicy(str, Enum):
+    """Orders in which waiting requests are drafted."""
+
+    LATENCY = "latency"
+    DRR = "drr"
+    FIFO = "fifo"
+    SRF = "srf"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunDraftOptions:
     """The options of the command."""
@@ -75,6 +84,14 @@ class RunDraftOptions:
         typer.Option(help="Refuse targets that the drafter does not fit, instead of n-grams.", show_default=False),
     ] = False
     max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64
+    max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Sequences drafted for in one pass.")] = 16
+    policy: Annotated[
+        OrderPolicy,
+        typer.Option(
+            help="Who is drafted for first. latency: the longest return, and equal shares once targets wait for each "
+            "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
+        ),
+    ] = OrderPolicy.LATENCY
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
@@ -110,13 +127,14 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
     from starsd_edge.protocol.hub_side import HubLimits
     from starsd_server.binding import bind
     from starsd_server.hub import serve_hub
-    from starsd_server.settings import DoorSettings, HubSettings
+    from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
 
     with logging_to(sys.stderr, options.log):
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
-        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
+        drafting = DraftingSettings(options.policy.value, options.max_batch)
+        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits, drafting)
         with bind(options.host, options.port, has_token=token is not None) as sock:
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"

@@ -14,7 +14,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
-from starsd_server.worker import Drafted, DraftingDesk, Failed
+from starsd_server.worker import Drafted, DraftingDesk
 from tests.support.decoding import WORDS, Plain, request
 from tests.support.hub_client import running_hub
 from tests.support.linked_target import LinkedTarget, SlowEngine
@@ -64,7 +64,7 @@ class EagleStar:
         events: list[TargetEvent] = []
         while True:
             actions = [action for frame in self.target.frames() for action in self.connection.receive(frame, 0.0)]
-            work = None if actions else self.queue.take()
+            work = None if actions else self.queue.take(0.0)
             if not actions and work is None:
                 return events
             if work is not None:
@@ -77,11 +77,11 @@ class EagleStar:
 
     def do(self, work: Work) -> list[HubAction]:
         """A turn of the drafting thread, and what the hub makes of it."""
-        outcome = self.desk.do(work)
-        assert not isinstance(outcome, Failed), outcome
-        if not isinstance(outcome, Drafted):
-            return []
-        return self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, 0.0)
+        actions: list[HubAction] = []
+        for outcome in self.desk.do(work).outcomes:
+            assert isinstance(outcome, Drafted), outcome
+            actions += self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, 0.0)
+        return actions
 
     def tree(self) -> DraftTree:
         """The tree of the one draft that arrives now."""
