@@ -22,7 +22,7 @@ from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli.bench_star_options import BenchStarOptions
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.hub_status import read_status
-from starsd_edge.cli.star_hubs import HubAbilities, StarHubs, hub_abilities
+from starsd_edge.cli.star_hubs import StarHubs
 from starsd_edge.cli.star_probe import HubProbe
 from starsd_edge.cli.star_targets import ReplayCrowd, ReplaySetup
 from starsd_edge.errors import UsageError
@@ -35,6 +35,7 @@ _PATIENCE_S = 60.0
 """With targets that do their rounds."""
 _LEAST_ROUNDS = 4
 """Of each target, below which there is nothing to take means of."""
+_HALF = 0.5
 _LONGER = 3
 """Times a point counts where targets are so many that each does few rounds."""
 _WRONG_IDS = 16
@@ -69,9 +70,8 @@ class StarBench:
     def __init__(self, options: BenchStarOptions, progress: Callable[[str], None]) -> None:
         self._options = options
         self._progress = progress
-        self._abilities = hub_abilities()
-        self._settings = _settings(options, self._abilities)
-        self._notes = _missing(self._abilities)
+        self._settings = _settings(options)
+        self._notes: list[str] = []
 
     def run(self) -> StarOutcome:
         """Measure.
@@ -118,11 +118,13 @@ class StarBench:
         """One point: warm up, then count for a while."""
         url = None if point.hub is None else hubs.url(point.hub)
         with ReplayCrowd(setup, point, url) as crowd, ExitStack() as stack:
-            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S)
+            # Policies that starve targets are among those that are compared.
+            share = _HALF if point.sweep == POLICY else 1.0
+            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S, share)
             probe = stack.enter_context(HubProbe(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
             began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
             time.sleep(self._options.point_seconds * (_LONGER if point.sweep in (POLICY, CROWD) else 1))
-            crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S)
+            crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S, share)
             ended, after = time.monotonic(), None if url is None else read_status(url)
             process = probe.read() if probe is not None else None
         use = None if before is None or after is None else HubUse.between(before, after)
@@ -141,33 +143,18 @@ class StarBench:
             return {}
 
     def _described(self, traces: Traces) -> dict[str, object]:
-        options = {**asdict(self._options), "only": [sweep.value for sweep in self._options.only]}
+        options = asdict(self._options) | {"only": [sweep.value for sweep in self._options.only]}
         return {
             "command": "bench star",
             **{name: str(value) if name in ("output", "trace") else value for name, value in options.items()},
             "seconds": self._options.point_seconds,
-            "policies": self._settings.policies,
-            "usual_policy": self._settings.policy,
-            "usual_max_batch": self._settings.max_batch,
+            "policy": self._settings.policies,
             "texts": len(traces.texts),
             "source_fp": traces.source.source_fp,
         }
 
 
-def _missing(abilities: HubAbilities) -> list[str]:
-    notes = []
-    if len(abilities.policies) == 1:
-        notes.append(f"this hub knows one policy, {abilities.usual_policy}: policies were not compared")
-    if not abilities.batches:
-        notes.append("this hub drafts for one session at a time: batches were not measured")
-    return notes
-
-
-def _settings(options: BenchStarOptions, abilities: HubAbilities) -> StarSettings:
-    if options.policy is not None and options.policy not in abilities.policies:
-        raise UsageError(f"no policy {options.policy!r}: this hub knows {', '.join(abilities.policies)}")
-    if (options.max_batch or 1) > 1 and not abilities.batches:
-        raise UsageError("this hub drafts for one session at a time: leave --max-batch out")
+def _settings(options: BenchStarOptions) -> StarSettings:
     bits_per_s = None if options.bandwidth is None else options.bandwidth * _MIB
     nodes, depth, branching = options.shape_numbers
     shape = DraftShape(nodes, depth, branching)
@@ -178,9 +165,9 @@ def _settings(options: BenchStarOptions, abilities: HubAbilities) -> StarSetting
         rtts_s=options.rtts_s,
         shape=shape,
         shapes=_shapes(shape),
-        policies=abilities.policies,
-        policy=options.policy or abilities.usual_policy,
-        max_batch=options.max_batch or abilities.usual_batch,
+        policies=options.policies,
+        policy=options.policies[0],
+        max_batch=options.max_batch,
         draft_s=options.draft_ms / 1e3,
         verify_s=options.verify_ms / 1e3,
         unequal_targets=options.unequal_targets,

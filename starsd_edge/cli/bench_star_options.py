@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.run_draft import OrderPolicy, RunDraftOptions
 from starsd_edge.errors import UsageError
 
 _SHAPE = re.compile(r"(\d{1,3})x(\d{1,3})x(\d{1,3})\Z")
@@ -95,12 +96,16 @@ class BenchStarOptions:
     ] = 10.0
     shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
     policy: Annotated[
-        str | None, typer.Option(help="The hub's usual scheduler policy; default: its own.", show_default=False)
-    ] = None
+        tuple[OrderPolicy, ...],
+        typer.Option(
+            help="The hub's policy; of several, the first is the usual one, and all are compared. Default: its own, "
+            "compared with all others.",
+            show_default=False,
+        ),
+    ] = ()
     max_batch: Annotated[
-        int | None,
-        typer.Option(min=1, max=256, help="Most drafts of one pass; default: the hub's own.", show_default=False),
-    ] = None
+        int, typer.Option(min=1, max=1024, help="Most drafts of one pass of the hub's usual drafter.")
+    ] = RunDraftOptions.max_batch
     seconds: Annotated[
         float | None,
         typer.Option(min=0.2, max=3600, help="That count of every point; default: 8, with --quick 3."),
@@ -123,6 +128,12 @@ class BenchStarOptions:
     def directory(self) -> Path:
         """Where the results go."""
         return self.output or Path("star-bench")
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """To compare, the usual one first."""
+        usual = (RunDraftOptions.policy, *OrderPolicy)
+        return tuple(dict.fromkeys(policy.value for policy in self.policy or usual))
 
     @property
     def point_seconds(self) -> float:

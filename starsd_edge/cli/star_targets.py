@@ -167,17 +167,18 @@ class ReplayCrowd:
         with_drafts = self._hub_url is not None and self._point.wait_s is not None
         return [len(log.drafts if with_drafts else log.rounds) for log in self.logs]
 
-    def wait_for(self, rounds: int, since: Sequence[int], timeout_s: float) -> None:
+    def wait_for(self, rounds: int, since: Sequence[int], timeout_s: float, share: float = 1.0) -> None:
         """Return when every session has done so many more rounds than it had.
 
         Args:
             since: what `done` was.
+            share: of the sessions that is enough.
 
         Raises:
             StarsdError: they do not, in this time.
         """
         deadline = time.monotonic() + timeout_s
-        while any(now < before + rounds for now, before in zip(self.done, since, strict=True)):
+        while _share_of(self.done, since, rounds) < share:
             self.check()
             if time.monotonic() > deadline:
                 raise StarsdError(
@@ -265,3 +266,7 @@ class ReplayCrowd:
             return WatchedChannel(channel, log, time.monotonic)
 
         return HubDrafts(open_channel, NoDrafts(), Patience(self._point.wait_s), time.monotonic)
+
+
+def _share_of(now: Sequence[int], before: Sequence[int], more: int) -> float:
+    return sum(new >= old + more for new, old in zip(now, before, strict=True)) / len(now)

@@ -11,7 +11,7 @@ import pytest
 
 from starsd_edge.bench.star_runs import HubPlan
 from starsd_edge.bench.trace import Traces, write_traces
-from starsd_edge.cli.star_hubs import HubAbilities, hub_arguments
+from starsd_edge.cli.star_hubs import hub_arguments
 from starsd_edge.cli.timing_hub import TimingHubOptions, modelled
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.rows import NewRows
@@ -35,8 +35,9 @@ NAMES = {
     "law_knee",
     "law_utilisation_n2",
     "law_idle_gap_ms_n2",
-    "least_own_rate_fifo",
-    "starved_fifo",
+    "jain_drr",
+    "least_own_rate_drr",
+    "starved_drr",
     "crowd_sessions",
     "crowd_dropped",
     "crowd_memory_growth",
@@ -71,7 +72,7 @@ def bench(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> BenchStar:
 
 def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
     sweeps = [word for sweep in ("baselines", "scale", "law", "policy", "crowd") for word in ("--only", sweep)]
-    ended = bench.star(*FAST, "--targets", 2, "--unequal-targets", 3, "--sessions", 6, *sweeps)
+    ended = bench.star(*FAST, "--targets", 2, "--unequal-targets", 3, "--sessions", 6, "--policy", "drr", *sweeps)
     assert ended.code == 0, ended
     report = json.loads((bench.output / "figures.json").read_text())
     figures = {figure["name"]: figure for figure in report["figures"]}
@@ -81,7 +82,7 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
     assert 0 < figures["bytes_up_per_round"]["value"] < 200
     assert figures["law_draft_ms"]["value"] >= 0.5
     assert figures["law_return_ms"]["value"] >= 5
-    assert 0 < figures["jain_fifo"]["value"] <= 1
+    assert 0 < figures["jain_drr"]["value"] <= 1
     assert (figures["crowd_sessions"]["value"], figures["crowd_dropped"]["value"]) == (5, 0)
     assert report["settings"]["command"] == "bench star"
     points = json.loads((bench.output / "points.json").read_text())
@@ -107,7 +108,7 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
         (("--shape", "8x0x1"), "--shape takes NODESxDEPTHxBRANCHING"),
         (("--only", "everything"), "everything"),
         (("--draft", "nowhere"), "no bundle named 'nowhere'"),
-        (("--policy", "magic"), "no policy 'magic': this hub knows fifo"),
+        (("--policy", "magic"), "magic"),
         (("--verify-ms", "0"), "--verify-ms"),
         (("--targets", "1000"), "--targets"),
         (("--output", "/proc/nowhere"), "/proc/nowhere cannot be made"),
@@ -134,13 +135,15 @@ def test_without_a_trace_the_command_that_records_one_is_named(
     assert "starsd-edge bench trace" in line
 
 
-def test_a_hub_is_told_what_it_can_be_told() -> None:
+def test_a_hub_is_told_what_is_planned() -> None:
     plan = HubPlan("drr", 8, draft_s=0.01, wrong=True)
-    old = hub_arguments(plan, HubAbilities(("fifo",), "fifo", batches=False), None, [7, 8])
-    assert old == ["--threads", "1", "--max-sessions", "8192", "--draft-ms", "10.0", "--wrong-ids", "7,8"]
-    new = hub_arguments(plan, HubAbilities(("fifo", "drr"), "drr", batches=True), Path("head"), [7])
-    assert new[:2] == ["head", "--require-drafter"]
-    assert new[6:10] == ["--policy", "drr", "--max-batch", "8"]
+    told = hub_arguments(plan, Path("head"), [7, 8])
+    assert told[:2] == ["head", "--require-drafter"]
+    pairs = dict(zip(told[2::2], told[3::2], strict=True))
+    assert pairs.items() >= {"--policy": "drr", "--max-batch": "8", "--draft-ms": "10.0", "--wrong-ids": "7,8"}.items()
+    assert hub_arguments(HubPlan(), None, []) == [
+        "--threads", "1", "--max-sessions", "8192", "--policy", "fifo", "--max-batch", "1"
+    ]  # fmt: skip
 
 
 def drafted(options: TimingHubOptions) -> list[int]:
