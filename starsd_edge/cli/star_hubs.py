@@ -54,6 +54,7 @@ def hub_arguments(plan: HubPlan, draft: Path | None, wrong_ids: Sequence[int]) -
     options: Mapping[str, object] = {
         "--threads": 1,
         "--max-sessions": _MAX_SESSIONS,
+        "--resume-grace": 1,
         "--policy": plan.policy,
         "--max-batch": plan.max_batch,
         **({"--draft-ms": 1e3 * plan.draft_s} if plan.draft_s else {}),

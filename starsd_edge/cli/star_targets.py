@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 _CONNECT_S = 30.0
 """The hub is on this machine and listens already, behind a slow path at worst."""
 _LOOK_S = 0.02
+_ORDERLY_S = 1.0
+"""In which targets end by themselves, after the round they are in, and close their sessions at the hub."""
 _END_S = 10.0
-"""A decode loop looks at its end after each pass."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,12 @@ class ReplayCrowd:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stopping.set()
+        deadline = time.monotonic() + _ORDERLY_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._stack.close()  # without a link nobody waits for a draft any more
         for thread in self._threads:
             thread.join(_END_S)
-        self._stack.close()
         if error is None:
             self.check()
 

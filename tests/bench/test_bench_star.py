@@ -142,7 +142,7 @@ def test_a_hub_is_told_what_is_planned() -> None:
     pairs = dict(zip(told[2::2], told[3::2], strict=True))
     assert pairs.items() >= {"--policy": "drr", "--max-batch": "8", "--draft-ms": "10.0", "--wrong-ids": "7,8"}.items()
     assert hub_arguments(HubPlan(), None, []) == [
-        "--threads", "1", "--max-sessions", "8192", "--policy", "fifo", "--max-batch", "1"
+        "--threads", "1", "--max-sessions", "8192", "--resume-grace", "1", "--policy", "fifo", "--max-batch", "1"
     ]  # fmt: skip
 
 
