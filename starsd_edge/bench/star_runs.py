@@ -72,11 +72,12 @@ class DraftMark:
     """A draft that a target took in.
 
     Attributes:
-        hub_s: on the hub, queue and drafter included.
+        queue_s: from the hub's receiving the request to the drafter's beginning with it.
+        service_s: S.
     """
 
     asked_at: float
-    hub_s: float
+    queue_s: float
     service_s: float
 
 
@@ -239,15 +240,19 @@ def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:
     for _, done in rounds:
         stats.add(done)
     span_s = rounds[-1][0] - rounds[0][0] if len(rounds) > 1 else 0.0
-    emitted = sum(done.emitted for _, done in rounds[1:])
+    tokens_per_s = sum(done.emitted for _, done in rounds[1:]) / span_s if span_s else 0.0
     drafts = [mark for mark in log.drafts if began <= mark.asked_at < ended]
     return TargetSeen(
-        tokens_per_s=emitted / span_s if span_s else 0.0,
+        tokens_per_s=tokens_per_s,
         stats=stats,
         periods_s=[later - earlier for (earlier, _), (later, _) in pairwise(rounds)],
         services_s=[mark.service_s for mark in drafts],
-        returns_s=[max(0.0, later.asked_at - one.asked_at - one.hub_s) for one, later in pairwise(drafts)],
-        tokens_per_draft=stats.emitted / len(drafts) if drafts else 0.0,
+        returns_s=[
+            max(0.0, later.asked_at - one.asked_at - one.queue_s - one.service_s) for one, later in pairwise(drafts)
+        ],
+        tokens_per_draft=tokens_per_s * (drafts[-1].asked_at - drafts[0].asked_at) / (len(drafts) - 1)
+        if len(drafts) > 1
+        else 0.0,
     )
 
 

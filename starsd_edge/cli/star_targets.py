@@ -98,7 +98,7 @@ class WatchedChannel:
         if arrived is not None:
             asked_at = self._asked_at.pop(arrived.epoch, None)
             if asked_at is not None:
-                self._log.drafts.append(DraftMark(asked_at, arrived.hub_us / 1e6, arrived.service_us / 1e6))
+                self._log.drafts.append(DraftMark(asked_at, arrived.queue_us / 1e6, arrived.service_us / 1e6))
         return arrived
 
     def give_up(self) -> None:

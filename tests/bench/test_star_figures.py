@@ -54,8 +54,8 @@ SETTINGS = StarSettings(
 )
 
 
-def mark(asked_at: float, hub_s: float = 0.02) -> DraftMark:
-    return DraftMark(asked_at, hub_s, 0.012)
+def mark(asked_at: float) -> DraftMark:
+    return DraftMark(asked_at, 0.008, 0.012)
 
 
 def test_a_window_counts_rounds_by_their_end_and_rates_from_the_first_to_the_last() -> None:
