@@ -15,7 +15,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import Absorb, Answer, Begin, Work, WorkQueue
-from starsd_server.drafters.contract import Drafter, SessionRefusedError
+from starsd_server.drafters.contract import Drafter, SessionRefusedError, draft_one, extend_one
 from starsd_server.utilisation import UseMeter
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class DraftingDesk:
         drafter.open(opening.session, opening.first_row, opening.t_first)
 
     def _absorb(self, drafter: Drafter, rows: NewRows) -> None:
-        drafter.extend([rows])
+        extend_one(drafter, rows)
         self.health[drafter.kind].rows += len(rows.ids)
 
     def _answer(self, drafter: Drafter, work: Answer) -> Drafted:
@@ -149,7 +149,7 @@ class DraftingDesk:
         taken_at = self._clock()
         if work.rows is not None:
             self._absorb(drafter, work.rows)
-        tree = drafter.draft([request.session], [request.shape])[0]
+        tree = draft_one(drafter, request.session, request.shape)
         health = self.health[drafter.kind]
         health.passes += 1
         health.drafts += 1

@@ -2,6 +2,8 @@
 
 manifest.json       this schema
 head.onnx           the layer and the output matrix, for ONNX Runtime, weights in head.onnx.data
+head.safetensors    the same tensors by our names, for torch; "lm_head.weight" only where its rows are not those of the
+                    embedding
 embedding.npy       float16 [V, H], the target's
 draft_ids.npy       int32 [draft vocabulary], the target's id of each guess
 """
@@ -25,7 +27,10 @@ DRAFT_KIND: Literal["draft-head"] = "draft-head"
 GRAPH_NAME = "head.onnx"
 EMBEDDING_NAME = "embedding.npy"
 DRAFT_IDS_NAME = "draft_ids.npy"
-_NEEDED = (GRAPH_NAME, f"{GRAPH_NAME}.data", EMBEDDING_NAME, DRAFT_IDS_NAME)
+TENSORS_NAME = "head.safetensors"
+HEAD_GRAPH_REVISION = 2
+"""Raised whenever a graph of before no longer fits what runs it."""
+_NEEDED = (GRAPH_NAME, f"{GRAPH_NAME}.data", TENSORS_NAME, EMBEDDING_NAME, DRAFT_IDS_NAME)
 
 
 class DraftManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +55,8 @@ class DraftManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the head was trained, for people."""
     files: dict[str, str]
     """sha256 of every file of the bundle but this one."""
+    graph_revision: int = 1
+    """`HEAD_GRAPH_REVISION` of the exporter that made it."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,15 @@ def load_draft_bundle(path: Path) -> DraftBundle:
     """Read a draft bundle and check that it is whole.
 
     Raises:
-        BundleError: missing, incomplete, altered (the file is named), or another kind of bundle.
+        BundleError: missing, incomplete, altered (the file is named), another kind of bundle, or made for another
+            version.
     """
     manifest = read_manifest(path, DraftManifest, DRAFT_KIND)
+    if manifest.graph_revision != HEAD_GRAPH_REVISION:
+        raise BundleError(
+            f"{path} holds a head of graph revision {manifest.graph_revision} and this version runs "
+            f"{HEAD_GRAPH_REVISION}: make the bundle again with `starsd-edge export MODEL --draft-head HEAD`"
+        )
     check_listed_files(path, manifest.files, _NEEDED)
     return DraftBundle(path, manifest)
 

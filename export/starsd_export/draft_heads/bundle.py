@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir
 import torch
+from safetensors.torch import save
 from transformers import PreTrainedConfig
 
 from starsd_edge.bundles.bundle import write_manifest
@@ -20,6 +21,8 @@ from starsd_edge.heads.draft_bundle import (
     DRAFT_KIND,
     EMBEDDING_NAME,
     GRAPH_NAME,
+    HEAD_GRAPH_REVISION,
+    TENSORS_NAME,
     DraftBundle,
     DraftManifest,
     load_draft_bundle,
@@ -50,7 +53,7 @@ def export_draft_bundle(
     Args:
         source: the target's checkpoint.
         head: directory of a head that `train-draft` wrote, or of a published EAGLE-1 or EAGLE-2 head; or `SHIPPED`.
-        weights: "int8" (by blocks) or "fp32".
+        weights: "int8" (see `row_int8`) or "fp32".
 
     Raises:
         UsageError: the head is for another target or of a kind that no target has features for, or a file cannot be
@@ -73,6 +76,7 @@ def export_draft_bundle(
     progress(DRAFT_STEPS[3])
     with staged_directory(destination) as staging:
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=f"{GRAPH_NAME}.data")
+        (staging / TENSORS_NAME).write_bytes(save(_for_torch(trained, whole)))
         np.save(staging / EMBEDDING_NAME, embedding.to(torch.float16).numpy(), allow_pickle=False)
         np.save(staging / DRAFT_IDS_NAME, trained.draft_ids.to(torch.int32).numpy(), allow_pickle=False)
         manifest = DraftManifest(
@@ -88,6 +92,7 @@ def export_draft_bundle(
             accepts=[trained.record.feature_fp],
             trained=trained.record.trained,
             files=hash_files(staging),
+            graph_revision=HEAD_GRAPH_REVISION,
         )
         write_manifest(staging, manifest)
     return load_draft_bundle(destination)
@@ -154,6 +159,24 @@ def _read_published(directory: Path, config: PreTrainedConfig, feature_fp: str) 
     record = HeadRecord(1, head.spec, feature_fp, {"published": directory.resolve().name, "notes": list(head.notes)})
     tensors = {name: tensor.float() for name, tensor in head.tensors.items()}
     return TrainedHead(record, tensors, torch.from_numpy(head.draft_ids))
+
+
+def _for_torch(head: TrainedHead, whole: TorchHead) -> dict[str, torch.Tensor]:
+    """What head.safetensors holds: all but what embedding.npy does, and nothing wider than its numbers are."""
+    left_out = {"embed.weight"}
+    if torch.equal(whole.tensor("lm_head.weight").half(), whole.tensor("embed.weight")[head.draft_ids].half()):
+        left_out.add("lm_head.weight")
+    names = [name for name in head.record.spec.tensor_shapes() if name not in left_out]
+    return {name: _narrowest(whole.tensor(name).detach()).contiguous() for name in names}
+
+
+def _narrowest(tensor: torch.Tensor) -> torch.Tensor:
+    """As float16 or bfloat16 where that loses nothing."""
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = tensor.to(dtype)
+        if torch.equal(narrow.to(tensor.dtype), tensor):
+            return narrow
+    return tensor
 
 
 def _fingerprint(head: TrainedHead) -> str:
