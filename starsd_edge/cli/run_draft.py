@@ -35,6 +35,23 @@ class DrafterKind(str, Enum):
     EAGLE = "eagle"
 
 
+class HeadDevice(str, Enum):
+    """Devices that a head can be run on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class HeadPrecision(str, Enum):
+    """Numbers that a head can be run with."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 class Isolation(str, Enum):
     """Where targets are served."""
 
@@ -80,6 +97,13 @@ class RunDraftOptions:
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
     ] = None
+    device: Annotated[HeadDevice, typer.Option(help="Where heads are run; auto takes a GPU where torch finds one.")] = (
+        HeadDevice.AUTO
+    )
+    draft_precision: Annotated[
+        HeadPrecision,
+        typer.Option(help="Of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
+    ] = HeadPrecision.AUTO
     log: LogOptions
 
     def __post_init__(self) -> None:
@@ -87,6 +111,8 @@ class RunDraftOptions:
             raise UsageError(f"--drafter {self.drafter.value} needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
             raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
+        if not self.bundle and (self.device is HeadDevice.CUDA or self.draft_precision is not HeadPrecision.AUTO):
+            raise UsageError("n-grams have no use for --device and --draft-precision: give a BUNDLE, or leave them out")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
@@ -145,7 +171,9 @@ def _drafters(options: RunDraftOptions) -> list[Drafter]:
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    drafters = open_drafters(paths, options.max_sessions, options.threads)
+    drafters = open_drafters(
+        paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
+    )
     log.info("loaded %s", ", ".join(path.name for path in paths))
     return drafters
 

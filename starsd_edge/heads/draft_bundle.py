@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from starsd_edge.bundles.bundle import check_listed_files, read_manifest
 from starsd_edge.errors import BundleError
-from starsd_edge.heads.engine import HeadEngine
 from starsd_edge.heads.spec import HeadSpec
 
 DRAFT_KIND: Literal["draft-head"] = "draft-head"
@@ -95,28 +94,20 @@ def draft_ids(bundle: DraftBundle) -> npt.NDArray[np.int64]:
         BundleError: they are not ids of the target's vocabulary.
     """
     spec = bundle.manifest.spec
-    ids = _load(bundle.path / DRAFT_IDS_NAME, (spec.draft_vocab_size,)).astype(np.int64)
+    ids = np.array(_load(bundle.path / DRAFT_IDS_NAME, (spec.draft_vocab_size,)), dtype=np.int64)
     if ids.min() < 0 or ids.max() >= spec.vocab_size or len(np.unique(ids)) != len(ids):
         raise BundleError(f"{bundle.path / DRAFT_IDS_NAME} does not hold ids of the vocabulary: make the bundle again")
     return ids
 
 
-def open_head(bundle: DraftBundle, threads: int | None = None) -> HeadEngine:
-    """Load the head.
-
-    Args:
-        threads: of the runtime's pool, None for one per core.
+def embedding_rows(bundle: DraftBundle) -> npt.NDArray[np.float16]:
+    """float16 [V, H], mapped and not copied.
 
     Raises:
-        BundleError: a file does not fit the manifest.
-        EngineError: the graph cannot be loaded.
+        BundleError: the file does not fit the manifest.
     """
-    from starsd_edge.heads.onnx_engine import OnnxHeadEngine
-    from starsd_edge.runtime.onnx_engine import open_session
-
     spec = bundle.manifest.spec
-    embedding = _load(bundle.path / EMBEDDING_NAME, (spec.vocab_size, spec.hidden_size))
-    return OnnxHeadEngine(open_session(bundle.path / GRAPH_NAME, threads, False), spec, embedding)
+    return _load(bundle.path / EMBEDDING_NAME, (spec.vocab_size, spec.hidden_size))
 
 
 def _load(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:

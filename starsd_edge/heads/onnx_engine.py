@@ -43,7 +43,7 @@ class OnnxHeadEngine:
     ) -> None:
         self._session = session
         self._spec = spec
-        self._embedding = embedding
+        self._embedding = np.asarray(embedding)  # numpy reads from its class of mapped arrays several times slower
 
     @property
     def spec(self) -> HeadSpec:

@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 from starsd_edge.bundles.bundle import load_bundle  # noqa: E402
 from starsd_edge.bundles.fingerprints import feature_fingerprint  # noqa: E402
 from starsd_edge.errors import BundleError, UsageError  # noqa: E402
-from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle, open_head  # noqa: E402
+from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle  # noqa: E402
 from starsd_edge.heads.engine import HeadEngine, HeadStep  # noqa: E402
+from starsd_edge.heads.loading import open_head  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
 from starsd_export.checkpoint import open_checkpoint  # noqa: E402

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
-from starsd_server.drafters.dynamic_tree import Growth, Node, grow_together
-from starsd_server.drafters.spine import Candidates, top_candidates
+from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
+from starsd_server.drafters.spine import top_candidates
 
 WIDE = 10_000
 """Expands every node of a level."""
@@ -56,10 +56,11 @@ class Grower:
         self.expanded: list[int] = []
         self.paths: dict[int, tuple[int, ...]] = {ROOT: ()}
 
-    def candidates(self, path: tuple[int, ...]) -> Candidates:
-        return top_candidates(self.model(path), self.vocab)
+    def candidates(self, path: tuple[int, ...]) -> Below:
+        found = top_candidates(self.model(path), self.vocab)
+        return list(zip(found.tokens.tolist(), found.scores.tolist(), strict=True))
 
-    def expand(self, nodes: Sequence[Node]) -> list[Candidates]:
+    def expand(self, nodes: Sequence[Node]) -> list[Below]:
         self.expanded.append(len(nodes))
         for node in nodes:
             self.paths[node.number] = (*self.paths[node.parent], node.token)
@@ -69,7 +70,9 @@ class Grower:
         return Growth(shape, width, self.candidates(()))
 
     def grow(self, shape: DraftShape, width: int) -> DraftTree:
-        return grow_together([self.begin(shape, width)], lambda nodes: [self.expand(nodes[0])])[0]
+        growth = self.begin(shape, width)
+        grow_together([growth], lambda nodes: [self.expand(nodes[0])])
+        return growth.tree()
 
 
 def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
@@ -208,13 +211,14 @@ def test_trees_that_grow_together_are_those_that_grow_alone_and_share_their_leve
     growers = [Grower(random_model(seed, 25), 25) for seed in range(5)]
     calls: list[list[int]] = []
 
-    def expand(nodes: Sequence[Sequence[Node]]) -> list[list[Candidates]]:
+    def expand(nodes: Sequence[Sequence[Node]]) -> list[list[Below]]:
         calls.append([len(mine) for mine in nodes])
         assert len({node.level for mine in nodes for node in mine}) == 1
         return [grower.expand(mine) if mine else [] for grower, mine in zip(growers, nodes, strict=True)]
 
     growths = [grower.begin(shape, width) for grower, shape, width in zip(growers, shapes, widths, strict=True)]
-    assert grow_together(growths, expand) == trees
+    grow_together(growths, expand)
+    assert [growth.tree() for growth in growths] == trees
     assert [grower.expanded for grower in growers] == [grower.expanded for grower in alone]
     assert len(calls) == max(len(grower.expanded) for grower in alone) == 5
     assert calls[0][2:4] == [0, 0]

@@ -9,13 +9,13 @@ Trees of several sessions grow in step, so that one pass of a head serves a leve
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
-from starsd_server.drafters.spine import Candidates
 
 
 class Node(NamedTuple):
@@ -33,6 +33,9 @@ class Node(NamedTuple):
     score: float
 
 
+Below = Sequence[tuple[int, float]]
+"""Candidates below a node: tokens and their log-probabilities, by falling probability."""
+
 _ROOT_NODE = Node(ROOT, ROOT, 0, 0, 0.0)
 
 
@@ -44,7 +47,7 @@ class Growth:
         first: candidates below the root.
     """
 
-    def __init__(self, shape: DraftShape, width: int, first: Candidates) -> None:
+    def __init__(self, shape: DraftShape, width: int, first: Below) -> None:
         self._shape = shape
         self._width = width
         allowed = min(shape.max_nodes, shape.max_depth, shape.branching) >= 1
@@ -54,7 +57,7 @@ class Growth:
     open: list[Node]
     """Nodes of one level to be expanded, the likeliest first; none where nothing below could be kept."""
 
-    def expand(self, below: Sequence[Candidates]) -> None:
+    def expand(self, below: Sequence[Below]) -> None:
         """Take the candidates below each of the open nodes, and go on to the next level."""
         level = _children(below, self.open, self._shape.branching, len(self._pool))
         self._pool += level
@@ -68,15 +71,17 @@ class Growth:
         if not level or level[0].level >= self._shape.max_depth:
             return []
         best = sorted(level, key=_rank)[: self._width]
-        return [node for node in best if _still_counts(self._pool, node, self._shape.max_nodes)]
+        # A child is no likelier than its parent: where so many are likelier than that, it cannot be kept.
+        losses = sorted(-node.score for node in self._pool)
+        return [node for node in best if bisect_right(losses, -node.score) < self._shape.max_nodes]
 
 
-Expand = Callable[[Sequence[Sequence[Node]]], Sequence[Sequence[Candidates]]]
+Expand = Callable[[Sequence[Sequence[Node]]], Sequence[Sequence[Below]]]
 """Open nodes of each tree, of all trees one level, to the candidates below each of them."""
 
 
-def grow_together(growths: Sequence[Growth], expand: Expand) -> list[DraftTree]:
-    """The trees, each grown as it would be alone, a level of all of them at a time.
+def grow_together(growths: Sequence[Growth], expand: Expand) -> None:
+    """Grow each tree as it would grow alone, a level of all of them at a time.
 
     Args:
         expand: called once for each level; a tree that has grown has no nodes in it.
@@ -84,30 +89,19 @@ def grow_together(growths: Sequence[Growth], expand: Expand) -> list[DraftTree]:
     while any(growth.open for growth in growths):
         for growth, below in zip(growths, expand([growth.open for growth in growths]), strict=True):
             growth.expand(below)
-    return [growth.tree() for growth in growths]
 
 
-def _children(below: Sequence[Candidates], parents: Sequence[Node], branching: int, first_index: int) -> list[Node]:
-    found = [
-        (parent, token, min(0.0, log_p))
-        for candidates, parent in zip(below, parents, strict=True)
-        for token, log_p in zip(
-            candidates.tokens[:branching].tolist(), candidates.scores[:branching].tolist(), strict=True
-        )
-    ]
-    return [
-        Node(number, parent.number, token, parent.level + 1, parent.score + log_p)
-        for number, (parent, token, log_p) in enumerate(found, first_index)
-    ]
+def _children(below: Sequence[Below], parents: Sequence[Node], branching: int, first_number: int) -> list[Node]:
+    children: list[Node] = []
+    for candidates, parent in zip(below, parents, strict=True):
+        for token, log_p in candidates[:branching]:
+            number = first_number + len(children)
+            children.append(Node(number, parent.number, token, parent.level + 1, parent.score + min(0.0, log_p)))
+    return children
 
 
 def _rank(node: Node) -> tuple[float, int, int]:
     return (-node.score, node.level, node.number)
-
-
-def _still_counts(pool: Sequence[Node], parent: Node, max_nodes: int) -> bool:
-    """Whether a child of this node, no likelier than itself, can be among the best `max_nodes`."""
-    return sum(node.score >= parent.score for node in pool) < max_nodes
 
 
 def _preorder(kept: Sequence[Node]) -> DraftTree:

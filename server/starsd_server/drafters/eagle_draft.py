@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.heads.engine import MOST_CANDIDATES, Floats, HeadEngine, HeadRows, HeadStep
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.dynamic_tree import Growth, Node, grow_together
+from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
 from starsd_server.drafters.eagle_lines import Gathering, Past, Places, alike
 from starsd_server.drafters.eagle_session import EagleSession, candidates
-from starsd_server.drafters.spine import Candidates
 
 MAX_GUESSES = 256
 """Most rows of guesses below one root."""
@@ -32,34 +32,22 @@ class TreeDrafter:
 
     def draft(self, sessions: Sequence[EagleSession], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         """One tree per session; the empty one before it has any row."""
-        trees = [DraftTree.empty()] * len(sessions)
-        begun = [number for number, session in enumerate(sessions) if session.first is not None]
-        # The deepest first: those that have grown leave the pass from its end, as far as they stand there.
-        begun.sort(key=lambda number: -shapes[number].max_depth)
-        for numbers in alike(begun, lambda number: sessions[number].store.rows):
-            grown = self._together([sessions[number] for number in numbers], [shapes[number] for number in numbers])
-            for number, tree in zip(numbers, grown, strict=True):
-                trees[number] = tree
-        return trees
-
-    def _together(self, sessions: Sequence[EagleSession], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         growths = [_growth(session, shape) for session, shape in zip(sessions, shapes, strict=True)]
-        if not any(growth.open for growth in growths):
-            return [growth.tree() for growth in growths]
-        guesses = _Guesses(self._engine, self._draft_ids, sessions, self._gathering.gather([s.store for s in sessions]))
-        return grow_together(growths, guesses.expand)
+        growing = [number for number, growth in enumerate(growths) if growth.open]
+        # The deepest first: those that have grown leave the pass from its end, as far as they stand there.
+        growing.sort(key=lambda number: -shapes[number].max_depth)
+        for numbers in alike(growing, lambda number: sessions[number].store.rows):
+            together = [sessions[number] for number in numbers]
+            past = self._gathering.gather([session.store for session in together])
+            guesses = _Guesses(self._engine, self._draft_ids, together, past)
+            grow_together([growths[number] for number in numbers], guesses.expand)
+        return [growth.tree() for growth in growths]
 
 
 def _growth(session: EagleSession, shape: DraftShape) -> Growth:
     width = 1 if shape.branching == 1 else min(MOST_CANDIDATES, max(1, round((2 * shape.max_nodes) ** 0.5)))
     shape = DraftShape(shape.max_nodes, min(shape.max_depth, MAX_GUESSES // width), shape.branching)
-    return Growth(shape, width, _first_of(session))
-
-
-def _first_of(session: EagleSession) -> Candidates:
-    if session.first is None:
-        raise ValueError("a session without rows has no tree")
-    return session.first
+    return Growth(shape, width, session.first)
 
 
 class _Guesses:
@@ -87,15 +75,15 @@ class _Guesses:
         """bool [B, G, G]: which columns the row in each column sees: its ancestors and itself."""
         self._level = 0
 
-    def expand(self, nodes: Sequence[Sequence[Node]]) -> list[list[Candidates]]:
+    def expand(self, nodes: Sequence[Sequence[Node]]) -> list[list[Below]]:
         """Candidates below the nodes of one level of each sequence."""
         active = max(line for line, mine in enumerate(nodes) if mine) + 1
         places = Places.of([len(mine) for mine in nodes[:active]])
         seen = self._sight(nodes, places)
         step = self._run(nodes[:active], places, seen)
         self._keep(nodes[:active], places, seen, step)
-        below = iter(zip(step.tokens, step.scores, strict=True))
-        return [[candidates(*next(below), self._draft_ids) for _ in mine] for mine in nodes]
+        below = iter(candidates(step, self._draft_ids))
+        return [list(islice(below, len(mine))) for mine in nodes]
 
     def _sight(self, nodes: Sequence[Sequence[Node]], places: Places) -> npt.NDArray[np.bool_]:
         """bool [B, R, G + R]."""

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep
 from starsd_server.drafters.contract import SessionRefusedError
+from starsd_server.drafters.dynamic_tree import Below
 from starsd_server.drafters.eagle_lines import Gathering, Places, alike, own_rows_seen
 from starsd_server.drafters.eagle_rows import RowStore
-from starsd_server.drafters.spine import Candidates
 
 _CHUNK = 256
 """Most true rows of one sequence in one pass."""
@@ -29,13 +29,13 @@ class EagleSession:
 
     Attributes:
         store: its true rows.
-        first: candidates below the last of them; None before there is any.
+        first: candidates below the last of them; none before there is any.
         last: float32 [H], the feature that follows it.
     """
 
     def __init__(self, engine: HeadEngine) -> None:
         self.store = RowStore(engine)
-        self.first: Candidates | None = None
+        self.first: Below = []
         self.last = np.zeros(engine.spec.hidden_size, dtype=np.float32)
 
 
@@ -83,14 +83,15 @@ class Extender:
         counts = [feed.next_chunk(self._most) for feed in feeds]
         places = Places.of(counts)
         step = self._run(feeds, counts, places)
+        below = candidates(step, self._draft_ids)
         last = np.cumsum(counts) - 1
         for line, (feed, count, row) in enumerate(zip(feeds, counts, last.tolist(), strict=True)):
             session = feed.session
             session.store.append(step.keys[line][:, :count], step.values[line][:, :count])
-            session.first = candidates(step.tokens[line], step.scores[line], self._draft_ids)
+            session.first = below[line]
             session.last = step.predicted[row].copy()
             feed.taken += count
-            if not len(session.first.tokens):
+            if not session.first:
                 feed.lost = SessionRefusedError(
                     "the head overflows on the target's features: they are not of its model"
                 )
@@ -118,10 +119,11 @@ class Extender:
         return self._engine.forward(rows)
 
 
-def candidates(tokens: npt.NDArray[np.int64], scores: Floats, draft_ids: npt.NDArray[np.int64]) -> Candidates:
-    """Below one row, as the target's ids; none where the head has overflown."""
-    count = len(tokens) if np.isfinite(scores).all() else 0
-    return Candidates(draft_ids[tokens[:count]], scores[:count].astype(np.float64))
+def candidates(step: HeadStep, draft_ids: npt.NDArray[np.int64]) -> list[Below]:
+    """Below each wanted row, as the target's ids; none where the head has overflown."""
+    finite = np.isfinite(step.scores.sum(axis=1)).tolist()
+    found = zip(finite, draft_ids[step.tokens].tolist(), step.scores.tolist(), strict=True)
+    return [list(zip(tokens, scores, strict=True)) if sound else [] for sound, tokens, scores in found]
 
 
 def _float32(chunks: Sequence[npt.NDArray[np.float16]]) -> Floats:
