@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import bundle_kind
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
-from starsd_edge.heads.loading import AUTO, CPU, open_head
+from starsd_edge.heads.loading import AUTO, CPU
 
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter
 
 _EAGLE, _CAUSAL_LM = "eagle", "causal-lm"
+
+
+class HeadDevice(str, Enum):
+    """Devices that a head can be run on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class HeadPrecision(str, Enum):
+    """Numbers that a head can be run with."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 def drafter_kind(path: Path) -> str:
@@ -57,6 +75,7 @@ def open_drafters(
 
 def _eagle(path: Path, max_sessions: int, threads: int | None, name: str, device: str, precision: str) -> Drafter:
     from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle
+    from starsd_edge.heads.loading import open_head
     from starsd_server.drafters.eagle import EagleDrafter
 
     bundle = load_draft_bundle(path)

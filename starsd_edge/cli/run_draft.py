@@ -13,6 +13,7 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
@@ -33,23 +34,6 @@ class DrafterKind(str, Enum):
     NGRAM = "ngram"
     CAUSAL_LM = "causal-lm"
     EAGLE = "eagle"
-
-
-class HeadDevice(str, Enum):
-    """Devices that a head can be run on."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class HeadPrecision(str, Enum):
-    """Numbers that a head can be run with."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
 
 
 class Isolation(str, Enum):

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
+from starsd_edge.heads.captured import Capture, CapturedPasses, PassInputs, PassOutputs
 from starsd_edge.heads.engine import MOST_CANDIDATES, HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
@@ -18,13 +19,15 @@ class TorchHeadEngine:
     Args:
         head: of one floating-point type, on one device.
         candidates: given below each row.
+        capture: captures passes of few rows, to replay them; None runs all of them kernel by kernel.
     """
 
-    def __init__(self, head: TorchHead, candidates: int = MOST_CANDIDATES) -> None:
+    def __init__(self, head: TorchHead, candidates: int = MOST_CANDIDATES, capture: Capture | None = None) -> None:
         self._head = head
         self._count = min(candidates, head.spec.draft_vocab_size)
         self._dtype = head.lm_head_weight.dtype
         self._device = head.lm_head_weight.device
+        self._run = self.run if capture is None else CapturedPasses(self.run, capture)
 
     @property
     def spec(self) -> HeadSpec:
@@ -43,25 +46,33 @@ class TorchHeadEngine:
     def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
         with torch.inference_mode():
-            predicted, keys, values, logits = run_head(
-                self._head,
-                functional.embedding(self._moved(rows.ids), self._head.embed_weight),
-                self._moved(rows.features).to(self._dtype),
-                self._moved(rows.positions),
-                self._moved(rows.slots),
-                self._moved(rows.places),
-                rows.keys,
-                rows.values,
-                self._moved(rows.lengths),
-                rows.late_keys,
-                rows.late_values,
-                self._moved(rows.seen),
-                self._moved(rows.wanted),
+            step = self._run(
+                PassInputs(
+                    ids=self._moved(rows.ids),
+                    features=self._moved(rows.features).to(self._dtype),
+                    positions=self._moved(rows.positions),
+                    slots=self._moved(rows.slots),
+                    places=self._moved(rows.places),
+                    keys=rows.keys,
+                    values=rows.values,
+                    lengths=self._moved(rows.lengths),
+                    late_keys=rows.late_keys,
+                    late_values=rows.late_values,
+                    seen=self._moved(rows.seen),
+                    wanted=self._moved(rows.wanted),
+                )
             )
-            logits = logits.float()
-            tokens = _likeliest(logits, self._count)
-            scores = log_probabilities(logits, tokens)
-        return HeadStep(predicted.float().cpu().numpy(), keys, values, tokens.cpu().numpy(), scores.cpu().numpy())
+            host = (part.cpu().numpy() for part in (step.predicted.float(), step.tokens, step.scores))
+            predicted, tokens, scores = host
+        return HeadStep(predicted, step.keys, step.values, tokens, scores)
+
+    def run(self, inputs: PassInputs) -> PassOutputs:
+        """`forward` on tensors, kernel by kernel."""
+        embedded = functional.embedding(inputs.ids, self._head.embed_weight)
+        predicted, keys, values, logits = run_head(self._head, embedded, *inputs[1:])
+        logits = logits.float()
+        tokens = _likeliest(logits, self._count)
+        return PassOutputs(predicted, keys, values, tokens, log_probabilities(logits, tokens))
 
     def _moved(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from starsd_edge.errors import BundleError, UsageError
+from starsd_edge.heads.captured import capture_cuda
 from starsd_edge.heads.draft_bundle import TENSORS_NAME, DraftBundle, draft_ids, embedding_rows
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
@@ -37,7 +38,8 @@ def open_torch_head(bundle: DraftBundle, device: str, precision: str, threads: i
         torch.set_num_threads(threads)
     dtype = getattr(torch, precision)
     tensors = {name: tensor.to(device, dtype) for name, tensor in read_tensors(bundle).items()}
-    return TorchHeadEngine(TorchHead(bundle.manifest.spec, tensors))
+    capture = capture_cuda if device == "cuda" else None
+    return TorchHeadEngine(TorchHead(bundle.manifest.spec, tensors), capture=capture)
 
 
 def read_tensors(bundle: DraftBundle) -> dict[str, torch.Tensor]:

@@ -6,10 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from starsd_edge.bundles.bundle import load_bundle  # noqa: E402
 from starsd_edge.bundles.fingerprints import feature_fingerprint  # noqa: E402
@@ -19,21 +22,18 @@ from starsd_edge.heads.engine import HeadEngine, HeadStep  # noqa: E402
 from starsd_edge.heads.loading import open_head  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
+from starsd_edge.heads.torch_loading import open_torch_head, read_tensors  # noqa: E402
 from starsd_export.checkpoint import open_checkpoint  # noqa: E402
 from starsd_export.draft_heads.bundle import export_draft_bundle, write_public  # noqa: E402
 from starsd_export.draft_heads.trained import (  # noqa: E402
-    FROM_TARGET,
     HEAD_JSON,
-    HeadRecord,
     TrainedHead,
     read_trained,
     write_trained,
 )
-from starsd_export.training.pipeline import head_spec  # noqa: E402
 from tests.support.random_heads import line_of  # noqa: E402
+from tests.support.small_head import DRAFT_VOCABULARY, write_small_head  # noqa: E402
 from tests.support.tiny_llama import tiny_model, write_safetensors  # noqa: E402
-
-DRAFT_VOCABULARY = 96
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +43,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def head(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A head of random weights, for every third token of the target."""
-    spec = head_spec(tiny_model(), DRAFT_VOCABULARY)
-    draw = torch.Generator().manual_seed(1)
-    tensors = {
-        name: torch.randn(shape, generator=draw) * 0.2
-        for name, shape in spec.tensor_shapes().items()
-        if name not in FROM_TARGET
-    }
-    feature_fp = feature_fingerprint(open_checkpoint(target).source_fp, "last_hidden", spec.hidden_size)
-    directory = tmp_path_factory.mktemp("head")
-    record = HeadRecord(1, spec, feature_fp, {"tokens": 3})
-    write_trained(directory, TrainedHead(record, tensors, torch.arange(DRAFT_VOCABULARY) * 3))
-    return directory
+    return write_small_head(tmp_path_factory.mktemp("head"), target)
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +147,43 @@ def test_a_bundle_of_an_older_version_says_how_to_make_it_again(bundle: DraftBun
     (old / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=r"graph revision 1 .* runs 2: make the bundle again"):
         load_draft_bundle(old)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_torch_runs_the_same_head_from_the_bundle_and_weights_are_stored_once(
+    target: Path, head: Path, bundle: DraftBundle, tmp_path: Path, published: bool
+) -> None:
+    if published:
+        write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
+        bundle = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")
+    ours, theirs = step_of(open_head(bundle, 1)), step_of(open_torch_head(bundle, "cpu", "float32", None))
+    # Both embed with float16 rows; head.onnx has the output matrix in float32, which torch takes from those rows.
+    np.testing.assert_allclose(ours.predicted, theirs.predicted, atol=1e-4)
+    np.testing.assert_allclose(ours.scores, theirs.scores, atol=5e-3)
+    assert not {"embed.weight", "lm_head.weight"} & set(load_file(bundle.path / "head.safetensors"))
+
+
+def test_an_output_matrix_that_is_not_the_embedding_is_kept(head: Path, tmp_path: Path) -> None:
+    model = tiny_model(tie_word_embeddings=False)
+    target = write_safetensors(tmp_path / "untied", tie_word_embeddings=False)
+    trained = read_trained(head)
+    record = msgspec.structs.replace(
+        trained.record, feature_fp=feature_fingerprint(open_checkpoint(target).source_fp, "last_hidden", 64)
+    )
+    (tmp_path / "head").mkdir()
+    write_trained(tmp_path / "head", TrainedHead(record, trained.tensors, trained.draft_ids))
+    made = export_draft_bundle(target, str(tmp_path / "head"), tmp_path / "made", "fp32")
+    output = read_tensors(made)["lm_head.weight"].float()
+    wanted = model.get_output_embeddings().weight.detach()[trained.draft_ids]
+    assert not torch.equal(wanted, model.get_input_embeddings().weight.detach()[trained.draft_ids])
+    torch.testing.assert_close(output, wanted, rtol=0, atol=0)
+
+
+def test_a_tensor_that_does_not_fit_is_named(bundle: DraftBundle, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(bundle.path, damaged)
+    tensors = load_file(damaged / "head.safetensors")
+    tensors["q.weight"] = tensors["q.weight"][:-1].contiguous()
+    save_file(tensors, damaged / "head.safetensors")
+    with pytest.raises(BundleError, match=r"does not fit the manifest: see q\.weight; make the bundle again"):
+        read_tensors(DraftBundle(damaged, bundle.manifest))
