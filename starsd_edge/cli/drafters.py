@@ -80,8 +80,15 @@ def _eagle(path: Path, max_sessions: int, threads: int | None, name: str, device
 
     bundle = load_draft_bundle(path)
     manifest = bundle.manifest
-    head = open_head(bundle, threads, device, precision)
-    return EagleDrafter(head, draft_ids(bundle), manifest.fingerprint, manifest.accepts, max_sessions, name)
+    return EagleDrafter(
+        open_head(bundle, threads, device, precision),
+        draft_ids(bundle),
+        manifest.fingerprint,
+        manifest.accepts,
+        max_sessions,
+        name,
+        manifest.target_export,
+    )
 
 
 def _causal_lm(path: Path, max_sessions: int, threads: int | None, name: str, device: str) -> Drafter:
