@@ -15,6 +15,7 @@ import typer
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
+from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
@@ -114,6 +115,13 @@ class RunDraftOptions:
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
     ] = None
+    device: Annotated[HeadDevice, typer.Option(help="Where heads are run; auto takes a GPU where torch finds one.")] = (
+        HeadDevice.AUTO
+    )
+    draft_precision: Annotated[
+        HeadPrecision,
+        typer.Option(help="Of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
+    ] = HeadPrecision.AUTO
     log: LogOptions
 
     def __post_init__(self) -> None:
@@ -121,6 +129,8 @@ class RunDraftOptions:
             raise UsageError(f"--drafter {self.drafter.value} needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
             raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
+        if not self.bundle and (self.device is HeadDevice.CUDA or self.draft_precision is not HeadPrecision.AUTO):
+            raise UsageError("n-grams have no use for --device and --draft-precision: give a BUNDLE, or leave them out")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
@@ -194,7 +204,9 @@ def _drafters(options: RunDraftOptions) -> list[Drafter]:
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    drafters = open_drafters(paths, options.max_sessions, options.threads)
+    drafters = open_drafters(
+        paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
+    )
     log.info("loaded %s", ", ".join(path.name for path in paths))
     return drafters
 
