@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.hub_side import HubLimits
+from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import MAX_BATCH
 from starsd_server.keys import HubKey
 from starsd_server.scheduling.scheduler import DEFAULT_POLICY, POLICIES
@@ -54,6 +55,7 @@ class DraftingSettings:
     Attributes:
         policy: the order of requests, one of `POLICIES`.
         max_batch: sessions drafted for in one pass.
+        shape: of all drafts, within what targets ask for; None: chosen for each by what it gains and by the load.
 
     Raises:
         UsageError: a value that cannot work.
@@ -61,6 +63,7 @@ class DraftingSettings:
 
     policy: str = DEFAULT_POLICY
     max_batch: int = MAX_BATCH
+    shape: DraftShape | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

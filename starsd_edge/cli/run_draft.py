@@ -14,6 +14,8 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
+from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
@@ -99,12 +101,27 @@ class RunDraftOptions:
             "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
         ),
     ] = OrderPolicy.LATENCY
+    draft_shape: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|fixed:NODESxDEPTHxBRANCHING",
+            help="How large drafts are, within what targets ask for. auto: what gains most for each, shorter under "
+            "load, none where it does not pay.",
+        ),
+    ] = AUTO
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
     ] = None
+    device: Annotated[HeadDevice, typer.Option(help="Where heads are run; auto takes a GPU where torch finds one.")] = (
+        HeadDevice.AUTO
+    )
+    draft_precision: Annotated[
+        HeadPrecision,
+        typer.Option(help="Of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
+    ] = HeadPrecision.AUTO
     log: LogOptions
 
     def __post_init__(self) -> None:
@@ -112,9 +129,12 @@ class RunDraftOptions:
             raise UsageError(f"--drafter {self.drafter.value} needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
             raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
+        if not self.bundle and (self.device is HeadDevice.CUDA or self.draft_precision is not HeadPrecision.AUTO):
+            raise UsageError("n-grams have no use for --device and --draft-precision: give a BUNDLE, or leave them out")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
+        parse_hub_shape("--draft-shape", self.draft_shape)
 
 
 def register(app: typer.Typer) -> None:
@@ -140,7 +160,9 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
-        drafting = DraftingSettings(options.policy.value, options.max_batch)
+        drafting = DraftingSettings(
+            options.policy.value, options.max_batch, parse_hub_shape("--draft-shape", options.draft_shape)
+        )
         door = DoorSettings(token, _keys(options), own_ports=own_ports)
         settings = HubSettings(door, limits, drafting)
         with bind(options.host, options.port, has_token=bool(door.all_keys)) as sock:
@@ -182,7 +204,9 @@ def _drafters(options: RunDraftOptions) -> list[Drafter]:
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    drafters = open_drafters(paths, options.max_sessions, options.threads)
+    drafters = open_drafters(
+        paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
+    )
     log.info("loaded %s", ", ".join(path.name for path in paths))
     return drafters
 

@@ -23,6 +23,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
+from starsd_server.drafters.contract import Failures
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
@@ -69,8 +70,8 @@ class Moody:
     def close(self, session: int) -> int:
         return 0
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
-        pass
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
+        return {}
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         for session in batch:
