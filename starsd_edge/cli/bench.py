@@ -7,7 +7,8 @@ import typer
 from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
 from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
 from starsd_edge.cli.bench_hub_step_options import BenchHubStepOptions
-from starsd_edge.cli.bench_trace import BenchTraceOptions
+from starsd_edge.cli.bench_star_options import BenchStarOptions
+from starsd_edge.cli.bench_trace_options import BenchTraceOptions
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     add_command(group, "drafts", drafts, BenchDraftsOptions)
     add_command(group, "hub-step", hub_step, BenchHubStepOptions)
     add_command(group, "trace", trace, BenchTraceOptions)
+    add_command(group, "star", star, BenchStarOptions)
     app.add_typer(group, name="bench")
 
 
@@ -107,3 +109,22 @@ def trace(options: BenchTraceOptions) -> None:
     write_traces(path, traces)
     tokens = sum(len(text.answer) for text in traces.texts)
     typer.echo(f"{path}: {len(traces.texts)} texts with {tokens} tokens of answers")
+
+
+def star(options: BenchStarOptions) -> None:
+    """Measure a star of many targets around a real hub, on modelled devices and links (the timing backend).
+
+    Targets replay texts of `bench trace` and take the time of a modelled device; hub, draft head, wire and decode loop
+    are real. The published design, plain decoding and a drafter beside each target run beside it.
+    """
+    from starsd_edge.cli.bench_output import progress_lines
+    from starsd_edge.cli.bench_star import StarBench
+    from starsd_edge.cli.bench_star_output import make_directory, write_outcome
+
+    make_directory(options.directory)
+    with progress_lines() as progress:
+        outcome = StarBench(options, progress).run()
+    for line in write_outcome(outcome, options.directory):
+        typer.echo(line)
+    if outcome.inexact:
+        raise StarsdError(f"{outcome.inexact} answers were not the recorded texts: this is a fault, please report it")

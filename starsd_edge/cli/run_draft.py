@@ -14,6 +14,7 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
 from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
@@ -23,6 +24,7 @@ from starsd_edge.errors import UsageError
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter
     from starsd_server.drafters.registry import DrafterRegistry
+    from starsd_server.keys import HubKey
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,9 @@ class RunDraftOptions:
     drafter: Annotated[DrafterKind | None, typer.Option(help="Default: what the BUNDLE is for; ngram without one.")] = (
         None
     )
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file or --keys.")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
     isolation: Annotated[
         Isolation, typer.Option(help="shared: one port for all targets; dedicated: a port of its own for each.")
@@ -79,6 +83,10 @@ class RunDraftOptions:
     ] = None
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
+    ] = None
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with a table per key: token-file, and weight or priority of its targets."),
     ] = None
     require_drafter: Annotated[
         bool,
@@ -93,6 +101,14 @@ class RunDraftOptions:
             "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
         ),
     ] = OrderPolicy.LATENCY
+    draft_shape: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|fixed:NODESxDEPTHxBRANCHING",
+            help="How large drafts are, within what targets ask for. auto: what gains most for each, shorter under "
+            "load, none where it does not pay.",
+        ),
+    ] = AUTO
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
@@ -118,6 +134,7 @@ class RunDraftOptions:
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
+        parse_hub_shape("--draft-shape", self.draft_shape)
 
 
 def register(app: typer.Typer) -> None:
@@ -143,14 +160,23 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
-        drafting = DraftingSettings(options.policy.value, options.max_batch)
-        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits, drafting)
-        with bind(options.host, options.port, has_token=token is not None) as sock:
+        drafting = DraftingSettings(
+            options.policy.value, options.max_batch, parse_hub_shape("--draft-shape", options.draft_shape)
+        )
+        door = DoorSettings(token, _keys(options), own_ports=own_ports)
+        settings = HubSettings(door, limits, drafting)
+        with bind(options.host, options.port, has_token=bool(door.all_keys)) as sock:
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+
+
+def _keys(options: RunDraftOptions) -> tuple[HubKey, ...]:
+    from starsd_edge.cli.key_file import read_keys
+
+    return () if options.keys is None else read_keys(options.keys)
 
 
 def _own_ports(options: RunDraftOptions) -> range | None:

@@ -46,5 +46,8 @@ class DrafterDrafts:
         self.extend()
         return Draft(draft_one(self._drafter, self._session, self._shape), HUB)
 
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        pass
+
     def end(self) -> None:
         self._drafter.close(self._session)

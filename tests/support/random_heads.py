@@ -15,7 +15,7 @@ from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import draft_one, extend_one
+from starsd_server.drafters.contract import Drafter, draft_one, extend_one
 from starsd_server.drafters.eagle import EagleDrafter
 
 WIDTH = 32
@@ -118,12 +118,12 @@ def rows_of_text(count: int, seed: int = 0, width: int = WIDTH) -> tuple[list[in
     return draw.integers(0, VOCAB, count).tolist(), draw.standard_normal((count, width)).astype(np.float16)
 
 
-def feed(drafter: EagleDrafter, session: int, start: int, ids: list[int], features: npt.NDArray[np.float16]) -> None:
+def feed(drafter: Drafter, session: int, start: int, ids: list[int], features: npt.NDArray[np.float16]) -> None:
     """Rows from `start` on, as the queue hands them over."""
     extend_one(drafter, NewRows(session, start, ids, features))
 
 
-def tree_of(drafter: EagleDrafter, session: int, shape: DraftShape) -> DraftTree:
+def tree_of(drafter: Drafter, session: int, shape: DraftShape) -> DraftTree:
     """One draft."""
     return draft_one(drafter, session, shape)
 

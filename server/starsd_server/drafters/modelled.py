@@ -64,10 +64,10 @@ class SlowedDrafter(_Wrapped):
     Args:
         drafter: does the work; where it takes longer by itself, that is how long it takes.
         begin: called at the beginning of a pass; gives what `end` is to be told.
-        end: called with that and the number of sessions; returns when the pass is over.
+        end: called with that; returns when the pass is over.
     """
 
-    def __init__(self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float, int], None]) -> None:
+    def __init__(self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float], None]) -> None:
         super().__init__(drafter)
         self._begin = begin
         self._end = end
@@ -76,7 +76,7 @@ class SlowedDrafter(_Wrapped):
         """See `Drafter`."""
         began = self._begin()
         trees = self._drafter.draft(batch, shapes)
-        self._end(began, len(batch))
+        self._end(began)
         return trees
 
 
