@@ -25,26 +25,44 @@ from websockets.asyncio.server import ServerConnection
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
-from starsd_edge.protocol.hub_side import AnswerProbe, HangUp, HubAction, HubConnection, HubProtocol, Send, SendOn
+from starsd_edge.protocol.hub_side import (
+    AnswerProbe,
+    DropSession,
+    HangUp,
+    HubAction,
+    HubConnection,
+    HubProtocol,
+    QueueDraft,
+    Send,
+    SendOn,
+)
 from starsd_edge.protocol.messages import TAG_BYTES
-from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
+from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
 from starsd_server.binding import explain
-from starsd_server.draft_queue import DraftQueue, WorkQueue
+from starsd_server.books import DraftBooks
+from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
+from starsd_server.latencies import Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import Peer
+from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 from starsd_server.settings import HubSettings
-from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
+from starsd_server.shapes import ShapeDesk, share
+from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a drafter in pure Python may hold the interpreter that the event loop waits for (the default is 5 ms)."""
 _TICK_S = 1.0
+SHARE_S = 0.25
+"""Between two choices of draft shapes."""
+MOST_SHARING = 0.05
+"""Share of the time that choosing may take."""
 _LAST_DRAFT_S = 5.0
 """Patience with the draft in progress when the hub closes."""
 
@@ -63,7 +81,17 @@ class Hub:
         self._drafters = registry.drafters
         self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
         self._own_ports = len(settings.door.own_ports or ())
-        self._queue = WorkQueue(DraftQueue(), clock)
+        self._drafting = settings.drafting
+        self._books = DraftBooks([drafter.kind for drafter in self._drafters], settings.drafting.max_batch)
+        self._latencies = Latencies()
+        scheduler = Scheduler(
+            POLICIES[settings.drafting.policy](),
+            {key.owner: key.terms for key in settings.door.all_keys},
+            predict=self._books.predict,
+            expect=self._latencies.expected_return_s,
+        )
+        self._queue = WorkQueue(DraftQueue(scheduler, settings.drafting.max_batch), clock)
+        self._shapes = ShapeDesk(clock, settings.drafting.shape)
         self._protocol = HubProtocol(
             self._hub_id,
             registry.offer,
@@ -71,6 +99,7 @@ class Hub:
             lambda: secrets.token_bytes(TAG_BYTES),
             self._door.own_port if self._own_ports else None,
             self._queue.waiting_bytes,
+            self._shapes,
         )
         self._desk = DraftingDesk(self._drafters, clock)
         self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
@@ -82,7 +111,7 @@ class Hub:
         self._events = EventLog(lambda: clock() - self._started_at)
         self._feed = MonitorFeed(self.facts, self._events.recent, settings.door.send_timeout_s)
         self._turned_away = 0
-        self._ticker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on a bound socket and begin to draft.
@@ -96,12 +125,12 @@ class Hub:
             host, port = sock.getsockname()[:2]
             raise explain(host, port, error) from None
         self._worker.start()
-        self._ticker = asyncio.create_task(self._tick())
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._share_out())]
 
     async def stop(self) -> None:
         """Part from all targets and end the drafting thread."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._door.close()
         if not self._worker.stop(_LAST_DRAFT_S):
             log.warning("the draft in progress did not end within %g s", _LAST_DRAFT_S)
@@ -118,7 +147,10 @@ class Hub:
         """See `Reception`."""
         connection = self._connections[peer]
         is_first, resumed, refused = connection.terms is None, connection.resumed, connection.refused
+        report = connection.report
         self._carry_out(connection.receive(frame, self._clock()))
+        if connection.report is not None and connection.report is not report:
+            self._latencies.of_target(connection).reported(connection.report.rounds, connection.report.verify_us)
         if connection.terms is None:
             return
         target, drafter = connection.terms.target, connection.terms.drafter
@@ -134,6 +166,7 @@ class Hub:
         """See `Reception`."""
         connection = self._connections.pop(peer)
         del self._peers[connection]
+        self._latencies.forget_target(connection)
         self._carry_out(connection.lost(self._clock()))
         if connection.terms is not None:
             self._events.add(LEFT, connection.terms.target)
@@ -185,19 +218,43 @@ class Hub:
                     answer = action.connection.answer_probe(action, self._clock(), peer.is_behind)
                     self._carry_out(answer)
             else:
+                self._note_work(action)
                 self._queue.put(action)
 
-    def _deliver(self, outcome: Outcome) -> None:
-        """On the drafting thread: hand an outcome to the loop, which may have ended before the last draft did."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take_in, outcome)
+    def _note_work(self, action: QueuedAction) -> None:
+        """Observe what the coming and going of work tells."""
+        if isinstance(action, DropSession):
+            self._latencies.forget_session(action.session)
+            self._shapes.forget(action.session)
+        elif isinstance(action, QueueDraft):
+            self._shapes.returned(action.session, action.returned_s)
+            connection = self._protocol.connection_of(action.session)
+            if connection is not None and connection.terms is not None:
+                path = self._latencies.of_target(connection).path
+                was_degraded = path.degraded
+                self._latencies.observe(action, connection)
+                if path.degraded != was_degraded:
+                    self._events.add(DEGRADED if path.degraded else RECOVERED, connection.terms.target, path.told)
+
+    def _deliver(self, done: Done) -> None:
+        """On the drafting thread: hand what was done to the loop, which may have ended before the last draft did."""
+        if done.outcomes or isinstance(done.work, Absorb):
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._take_in, done)
 
     def _died(self) -> None:
         """On the drafting thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.broken.set)
 
-    def _take_in(self, outcome: Outcome) -> None:
+    def _take_in(self, done: Done) -> None:
+        for outcome in done.outcomes:
+            self._pass_on(outcome)
+        if isinstance(done.work, Absorb | Batch):
+            self._queue.spent(done.work, done.service_s)
+            self._books.take_in(done)
+
+    def _pass_on(self, outcome: Outcome) -> None:
         if isinstance(outcome, Warm):
             log.info("drafter %s is warm", outcome.drafter)
             self._events.add(WARM, text=outcome.drafter)
@@ -205,6 +262,7 @@ class Hub:
         elif isinstance(outcome, Drafted):
             self._times.add(outcome.queue_us, outcome.service_us)
             self._metrics.drafted(outcome.queue_us, outcome.service_us)
+            self._shapes.drafted(outcome.session, len(outcome.tree))
             self._carry_out(
                 self._protocol.answer(
                     outcome.session,
@@ -236,6 +294,22 @@ class Hub:
             self._use.add(self._worker.time_use())
             self._note_turned_away()
 
+    async def _share_out(self) -> None:
+        """Now and then, choose the drafts' shapes anew; on another thread, and seldom where that takes long."""
+        pause_s = SHARE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            wishes = self._shapes.wishes()
+            if not wishes:
+                continue
+            began = self._clock()
+            costs = self._books.known_costs()
+            try:
+                self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
+            except Exception:  # targets go on with the shapes that they have
+                log.exception("a fault of the hub's own while choosing draft shapes")
+            pause_s = max(SHARE_S, (self._clock() - began) / MOST_SHARING)
+
     def _note_turned_away(self) -> None:
         """One event a second at most, however many knock."""
         count = self._door.auth_failures + self._door.turned_away
@@ -266,7 +340,14 @@ class Hub:
             ready=self.is_ready,
             drafters=self._drafter_facts(),
             targets=[
-                target_facts(peer, connection, 0 if connection.terms is None else held[connection.terms.target], now)
+                target_facts(
+                    peer,
+                    connection,
+                    0 if connection.terms is None else held[connection.terms.target],
+                    self._latencies.of_target(connection),
+                    self._shapes.facts(connection),
+                    now,
+                )
                 for peer, connection in self._connections.items()
             ],
             sessions=len(sessions),
@@ -283,13 +364,23 @@ class Hub:
             drafted=judgement(self._protocol.record),
             own_ports=self._own_ports,
             own_ports_taken=self._door.own_ports_taken,
+            policy=self._drafting.policy,
+            policy_in_use=self._queue.policy,
+            batches=self._books.batches(),
         )
 
     def _drafter_facts(self) -> list[DrafterFacts]:
         facts = []
         for drafter in self._drafters:
             health = self._desk.health[drafter.kind]
-            facts.append(DrafterFacts(fingerprint=drafter.fingerprint, failing=health.failing, **asdict(health)))
+            facts.append(
+                DrafterFacts(
+                    fingerprint=drafter.fingerprint,
+                    failing=health.failing,
+                    service=self._books.service(drafter.kind),
+                    **asdict(health),
+                )
+            )
         return facts
 
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.hub_side import HubLimits
+from starsd_edge.speculation.tree import DraftShape
+from starsd_server.draft_queue import MAX_BATCH
+from starsd_server.keys import HubKey
+from starsd_server.scheduling.scheduler import DEFAULT_POLICY, POLICIES
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,8 @@ class DoorSettings:
     """What the front door allows.
 
     Attributes:
-        token: bearer token that targets must show; None lets everybody in, for loopback only.
+        token: bearer token that targets must show; None, without other keys, lets everybody in, for loopback only.
+        keys: others that they may show, with terms of their own.
         max_connections: targets connected at once.
         max_monitors: monitors connected at once, beside the targets.
         max_sockets: TCP connections at once, those that have not said anything yet included.
@@ -26,6 +31,7 @@ class DoorSettings:
     """
 
     token: str | None = field(default=None, repr=False)
+    keys: tuple[HubKey, ...] = ()
     max_connections: int = 256
     max_monitors: int = 8
     max_sockets: int = 512
@@ -35,6 +41,35 @@ class DoorSettings:
     close_timeout_s: float = 2.0
     max_waiting_frames: int = 64
     own_ports: range | None = None
+
+    @property
+    def all_keys(self) -> tuple[HubKey, ...]:
+        """Those that open the door; none: it stands open."""
+        return self.keys if self.token is None else (HubKey(self.token), *self.keys)
+
+
+@dataclass(frozen=True)
+class DraftingSettings:
+    """How the drafter is shared.
+
+    Attributes:
+        policy: the order of requests, one of `POLICIES`.
+        max_batch: sessions drafted for in one pass.
+        shape: of all drafts, within what targets ask for; None: chosen for each by what it gains and by the load.
+
+    Raises:
+        UsageError: a value that cannot work.
+    """
+
+    policy: str = DEFAULT_POLICY
+    max_batch: int = MAX_BATCH
+    shape: DraftShape | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(f"there is no policy {self.policy!r}: --policy takes {', '.join(POLICIES)}")
+        if self.max_batch < 1:
+            raise UsageError(f"a pass drafts for at least one session, not {self.max_batch}: mend --max-batch")
 
 
 @dataclass(frozen=True)
@@ -47,6 +82,7 @@ class HubSettings:
 
     door: DoorSettings = field(default_factory=DoorSettings)
     limits: HubLimits = field(default_factory=HubLimits)
+    drafting: DraftingSettings = field(default_factory=DraftingSettings)
 
     def __post_init__(self) -> None:
         if self.limits.max_sessions < 1:

@@ -14,6 +14,7 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import model_names
+from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_export.pipeline import ExportOptions
@@ -47,10 +48,25 @@ class ExportCommandOptions:
             show_default=False,
         ),
     ] = None
+    features_for: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Let the target give the features that this published EAGLE-3 head reads. Heads of EAGLE-1, EAGLE-2 "
+            "and `train-draft` need no such thing.",
+            show_default=False,
+        ),
+    ] = None
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Directory of the bundle. Default: in the cache, found by its name later."),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.draft_head is not None and self.features_for is not None:
+            raise UsageError(
+                "--draft-head makes the hub's bundle and --features-for the target's: run export once with each"
+            )
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +86,7 @@ def export(options: ExportCommandOptions) -> None:
     from starsd_export.pipeline import ExportOptions
 
     weights = options.weights or ("fp32" if options.draft_head is None else "int8")
-    kind = ExportOptions(weights=weights, kv_dtype=options.kv)
+    kind = ExportOptions(weights=weights, kv_dtype=options.kv, features_for=options.features_for)
     with fetch_progress(find_entry(options.model)) as fetched:
         source = resolve_model(options.model, fetched)
     if options.draft_head is not None:
@@ -84,7 +100,8 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     from starsd_export.pipeline import export_bundle
 
     hub_name = parse_hub_name(options.model)
-    name = f"{_short_name(options.model)}-{kind.weights}" + ("" if options.kv == "float16" else "-kv32")
+    kinds = (kind.weights, *(["kv32"] if options.kv != "float16" else []), *(["eagle3"] if kind.features_for else []))
+    name = "-".join((_short_name(options.model), *kinds))
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
     started = time.monotonic()
     with _steps() as progress:
@@ -99,13 +116,18 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
 
 def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
     from starsd_export.draft_heads.bundle import export_draft_bundle
+    from starsd_export.draft_heads.fitting import head_kind
 
-    name = f"{_short_name(options.model)}-eagle-{weights}"
+    destination = _destination(options, f"{_short_name(options.model)}-{head_kind(head)}-{weights}")
     started = time.monotonic()
     with _steps() as progress:
-        bundle = export_draft_bundle(source, head, _destination(options, name), weights, progress)
+        bundle = export_draft_bundle(source, head, destination, weights, progress, _public_name(options.model))
     typer.echo(bundle.path)
     typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    for note in bundle.manifest.notes:
+        typer.echo(f"note: {note}", err=True)
+    if bundle.manifest.spec.kind == "eagle3":
+        typer.echo(f"note: its targets run the bundle of `{bundle.manifest.target_export}`", err=True)
 
 
 def _destination(options: ExportCommandOptions, name: str) -> Path:
@@ -123,6 +145,14 @@ def _short_name(model: str) -> str:
 
     hub_name = parse_hub_name(model)
     return hub_name.short if hub_name else _stem(model)
+
+
+def _public_name(model: str) -> str:
+    """What names the model without saying where it lies on this machine."""
+    from starsd_edge.bundles.hugging_face import parse_hub_name
+
+    hub_name = parse_hub_name(model)
+    return f"hf:{hub_name.repository}" if hub_name else Path(model).resolve().name
 
 
 def _stem(model: str) -> str:

@@ -56,6 +56,7 @@ class TargetSession:
         self._sent = 0
         self._epoch = 0
         self._asked: dict[int, _Asked] = {}
+        self._answered_at: float | None = None
         self._failures = 0
         self._retry_at: float | None = None
         self._resyncs = 0
@@ -144,6 +145,7 @@ class TargetSession:
     def suspend(self) -> None:
         """The connection is gone: what was asked is void; rows and tag stay."""
         self._opened = False
+        self._answered_at = None
         self._asked.clear()
 
     def forget(self) -> None:
@@ -206,12 +208,15 @@ class TargetSession:
         for epoch in [epoch for epoch in self._asked if epoch <= draft.epoch]:
             del self._asked[epoch]
         self._failures = self._resyncs = 0
+        now = self._link.clock()
+        if draft.epoch == self._epoch:
+            self._answered_at = now
         return DraftArrived(
             session=self,
             epoch=draft.epoch,
             base_len=draft.base_len,
             tree=tree,
-            round_trip_us=max(0, round((self._link.clock() - asked.sent_at) * 1e6)),
+            round_trip_us=max(0, round((now - asked.sent_at) * 1e6)),
             hub_us=draft.hub_us,
             queue_us=draft.queue_us,
             service_us=draft.service_us,
@@ -236,7 +241,10 @@ class TargetSession:
         while (end := self._store.chunk_end(last, base_len, codec)) < base_len:
             last = end
         self._send_rows(last)
-        self._asked[epoch] = _Asked(base_len, shape, self._link.clock())
+        now = self._link.clock()
+        target_us = 0 if self._answered_at is None else max(0, round((now - self._answered_at) * 1e6))
+        self._answered_at = None
+        self._asked[epoch] = _Asked(base_len, shape, now)
         self._link.post(
             DraftRequest(
                 tag=tag,
@@ -248,6 +256,7 @@ class TargetSession:
                 max_depth=shape.max_depth,
                 branching=shape.branching,
                 features=self._store.features(last, base_len, codec),
+                target_us=target_us,
             )
         )
         self._sent = base_len

@@ -38,6 +38,11 @@ class DraftShape:
             max(0, min(self.max_nodes, max_nodes)), max(0, min(self.max_depth, max_depth)), self.branching
         )
 
+    def within(self, other: DraftShape) -> DraftShape:
+        """The same shape, no larger in anything than another one."""
+        branching = max(1, min(self.branching, other.branching))
+        return DraftShape(self.max_nodes, self.max_depth, branching).clamp(other.max_nodes, other.max_depth)
+
 
 @dataclass(frozen=True, eq=False)
 class DraftTree:
