@@ -24,9 +24,10 @@ from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
 from starsd_edge.heads.torch_loading import open_torch_head, read_tensors  # noqa: E402
 from starsd_export.checkpoint import open_checkpoint  # noqa: E402
+from starsd_export.draft_heads import shipped_heads  # noqa: E402
 from starsd_export.draft_heads.bundle import export_draft_bundle, write_public  # noqa: E402
+from starsd_export.draft_heads.shipped_heads import HEAD_JSON, why_make_shipped  # noqa: E402
 from starsd_export.draft_heads.trained import (  # noqa: E402
-    HEAD_JSON,
     TrainedHead,
     read_trained,
     write_trained,
@@ -55,6 +56,22 @@ def step_of(engine: HeadEngine) -> HeadStep:
     """A pass over three rows."""
     features = np.random.default_rng(5).standard_normal((3, engine.spec.hidden_size)).astype(np.float32)
     return engine.forward(line_of(engine, [5, 9, 200], features))
+
+
+def test_a_shipped_heads_bundle_is_made_again_when_another_head_comes(
+    bundle: DraftBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped_heads, "SHIPPED_HEADS", tmp_path)
+    (tmp_path / "letters").mkdir()
+    record = tmp_path / "letters" / HEAD_JSON
+    record.write_text(json.dumps({"trained": bundle.manifest.trained}))
+    assert why_make_shipped(bundle.path, "letters") == ""
+    assert why_make_shipped(bundle.path / "elsewhere", "letters") == "there is none yet"
+    record.write_text(json.dumps({"trained": {"updates": 1}}))
+    assert "an older head" in why_make_shipped(bundle.path, "letters")
+    shutil.copytree(bundle.path, tmp_path / "copy")
+    (tmp_path / "copy" / "manifest.json").write_text("{")
+    assert "damaged" in why_make_shipped(tmp_path / "copy", "letters")
 
 
 @pytest.mark.parametrize(("weights", "bound"), [("fp32", 2e-3), ("int8", 0.1)])
