@@ -214,11 +214,9 @@ def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: p
     bench = bench_of(max_batch=16)
     extend = bench.drafter.extend
 
-    def refuse(batch: Sequence[NewRows]) -> None:
-        for rows in batch:
-            if 13 in rows.ids:
-                raise SessionRefusedError("no such token")
-            extend([rows])
+    def refuse(batch: Sequence[NewRows]) -> Failures:
+        extend([rows for rows in batch if 13 not in rows.ids])
+        return {rows.session: SessionRefusedError("no such token") for rows in batch if 13 in rows.ids}
 
     monkeypatch.setattr(bench.drafter, "extend", refuse)
     for session in (1, 2, 3):
@@ -234,6 +232,48 @@ def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: p
         (1, DraftTree.chain([1])),
         (3, DraftTree.chain([1])),
     ]
+
+
+def test_an_error_in_the_place_of_a_tree_costs_that_session_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(max_batch=16)
+    draft = bench.drafter.draft
+
+    def lose_two(batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree | Exception]:
+        trees = draft(batch, shapes)
+        return [ValueError() if session == 2 else tree for session, tree in zip(batch, trees, strict=True)]
+
+    monkeypatch.setattr(bench.drafter, "draft", lose_two)
+    for session in (1, 2, 3):
+        bench.open(session)
+        bench.work(1)
+        bench.request(session)
+    outcomes = bench.work(1)
+    assert sorted((outcome.session, type(outcome)) for outcome in outcomes if not isinstance(outcome, Warm)) == [
+        (1, Drafted),
+        (2, Failed),
+        (3, Drafted),
+    ]
+    health = bench.desk.health["fake"]
+    assert (health.passes, health.drafts, health.failures) == (1, 2, 1)
+
+
+def test_rows_that_the_drafter_raises_for_as_a_whole_cost_all_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows which of them it has taken in."""
+    bench = bench_of(max_batch=16)
+
+    def break_down(batch: Sequence[NewRows]) -> Failures:
+        raise MemoryError
+
+    for session in (1, 2, 3):
+        bench.open(session)
+        bench.work(1)
+        if session != 2:
+            bench.queue.put(Feed(NewRows(session, 0, [5]), "alice"))
+        bench.request(session)
+    monkeypatch.setattr(bench.drafter, "extend", break_down)
+    outcomes = bench.work(1)
+    lost = {outcome.session for outcome in outcomes if isinstance(outcome, Failed)}
+    assert (lost, [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)]) == ({1, 3}, [2])
 
 
 def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> None:
