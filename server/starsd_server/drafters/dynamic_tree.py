@@ -4,6 +4,9 @@ best of all that were seen.
 A node's score is the sum of log-probabilities along its path, so no child beats its parent; where they are equal the
 shallower node counts as better. The best n nodes therefore always hold their ancestors, and so does every tree here.
 
+A path that the text has taken before may be given beside what the head sees below it: its next token stands among the
+candidates of the node that it has come to, with the better of both scores.
+
 Trees of several sessions grow in step, so that one pass of a head serves a level of all of them.
 """
 
@@ -45,13 +48,18 @@ class Growth:
     Args:
         width: most nodes expanded on one level (EAGLE-2's k).
         first: candidates below the root.
+        repeated: tokens of a path from the root and their log-probabilities.
     """
 
-    def __init__(self, shape: DraftShape, width: int, first: Below) -> None:
+    def __init__(self, shape: DraftShape, width: int, first: Below, repeated: Below = ()) -> None:
         self._shape = shape
         self._width = width
-        allowed = min(shape.max_nodes, shape.max_depth, shape.branching) >= 1
-        self._pool = _children([first], [_ROOT_NODE], shape.branching, 0) if allowed else []
+        self._repeated = repeated
+        self._tip = _ROOT_NODE
+        """The last node of the path that is in the tree."""
+        self._pool: list[Node] = []
+        if min(shape.max_nodes, shape.max_depth, shape.branching) >= 1:
+            self._pool = self._children([first], [_ROOT_NODE])
         self.open = self._choose(self._pool)
 
     open: list[Node]
@@ -59,13 +67,26 @@ class Growth:
 
     def expand(self, below: Sequence[Below]) -> None:
         """Take the candidates below each of the open nodes, and go on to the next level."""
-        level = _children(below, self.open, self._shape.branching, len(self._pool))
+        level = self._children(below, self.open)
         self._pool += level
         self.open = self._choose(level)
 
     def tree(self) -> DraftTree:
         """The best of all nodes seen."""
         return _preorder(sorted(self._pool, key=_rank)[: max(0, self._shape.max_nodes)])
+
+    def _children(self, below: Sequence[Below], parents: Sequence[Node]) -> list[Node]:
+        children: list[Node] = []
+        tip = self._tip
+        for candidates, parent in zip(below, parents, strict=True):
+            goes_on = parent is tip and parent.level < len(self._repeated)
+            again = self._repeated[parent.level] if goes_on else None
+            for token, log_p in _with(candidates, again)[: self._shape.branching]:
+                number, score = len(self._pool) + len(children), parent.score + min(0.0, log_p)
+                children.append(Node(number, parent.number, token, parent.level + 1, score))
+                if again is not None and token == again[0]:
+                    self._tip = children[-1]
+        return children
 
     def _choose(self, level: Sequence[Node]) -> list[Node]:
         if not level or level[0].level >= self._shape.max_depth:
@@ -91,13 +112,13 @@ def grow_together(growths: Sequence[Growth], expand: Expand) -> None:
             growth.expand(below)
 
 
-def _children(below: Sequence[Below], parents: Sequence[Node], branching: int, first_number: int) -> list[Node]:
-    children: list[Node] = []
-    for candidates, parent in zip(below, parents, strict=True):
-        for token, log_p in candidates[:branching]:
-            number = first_number + len(children)
-            children.append(Node(number, parent.number, token, parent.level + 1, parent.score + min(0.0, log_p)))
-    return children
+def _with(candidates: Below, again: tuple[int, float] | None) -> Below:
+    """The candidates with one more, or with a better score for the one that is among them."""
+    if again is None:
+        return candidates
+    others = [each for each in candidates if each[0] != again[0]]
+    seen = next((log_p for token, log_p in candidates if token == again[0]), again[1])
+    return sorted([(again[0], max(seen, again[1])), *others], key=lambda each: -each[1])
 
 
 def _rank(node: Node) -> tuple[float, int, int]:

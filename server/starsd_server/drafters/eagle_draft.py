@@ -13,6 +13,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
 from starsd_server.drafters.eagle_lines import Gathering, Past, Places, alike
 from starsd_server.drafters.eagle_session import EagleSession, candidates
+from starsd_server.drafters.repetition import repeated
 
 MAX_GUESSES = 256
 """Most rows of guesses below one root."""
@@ -47,7 +48,7 @@ class TreeDrafter:
 def _growth(session: EagleSession, shape: DraftShape) -> Growth:
     width = 1 if shape.branching == 1 else min(MOST_CANDIDATES, max(1, round((2 * shape.max_nodes) ** 0.5)))
     shape = DraftShape(shape.max_nodes, min(shape.max_depth, MAX_GUESSES // width), shape.branching)
-    return Growth(shape, width, session.first)
+    return Growth(shape, width, session.first, repeated(session.store.ids, shape.max_depth))
 
 
 class _Guesses:

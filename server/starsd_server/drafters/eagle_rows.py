@@ -1,4 +1,4 @@
-"""K and V of the true rows of one sequence.
+"""K, V and tokens of the true rows of one sequence.
 
 Heads are trained on a limited number of positions. RoPE knows only how far apart two rows are, so a sequence that grows
 past the limit forgets its oldest rows and goes on: that is the same as beginning again with the newest ones.
@@ -8,6 +8,9 @@ hold more than `--max-sessions` times that limit.
 """
 
 from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
 
 from starsd_edge.heads.engine import HeadEngine, KvArray
 
@@ -28,9 +31,15 @@ class RowStore:
         self._engine = engine
         self._most = engine.spec.max_positions
         self._keys = self._values = self._room(0)
+        self._ids = np.zeros(0, dtype=np.int32)
         self.rows = 0
         self.capacity = 0
         self.next_position = 0
+
+    @property
+    def ids(self) -> npt.NDArray[np.int32]:
+        """The tokens of the rows that are kept."""
+        return self._ids[: self.rows]
 
     def make_room(self, count: int) -> None:
         """For `count` more rows, at most half of the head's limit: by forgetting the older half, or by growing."""
@@ -45,11 +54,15 @@ class RowStore:
         keys, values = self._room(self.capacity), self._room(self.capacity)
         self.copy_to(keys, values, dropped)
         self._keys, self._values = keys, values
+        kept = self.ids[dropped:]
+        self._ids = np.zeros(self.capacity, dtype=np.int32)
+        self._ids[: len(kept)] = kept
         self.rows -= dropped
 
-    def append(self, keys: KvArray, values: KvArray) -> None:
-        """Rows that there is room for: [KV heads, count, D] each."""
+    def append(self, ids: npt.NDArray[np.int64], keys: KvArray, values: KvArray) -> None:
+        """Rows that there is room for: [count], and [KV heads, count, D] each."""
         end = self.rows + keys.shape[1]
+        self._ids[self.rows : end] = ids
         self._keys[:, self.rows : end] = keys
         self._values[:, self.rows : end] = values
         self.next_position += end - self.rows

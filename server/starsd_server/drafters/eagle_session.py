@@ -91,7 +91,8 @@ class Extender:
         last = np.cumsum(counts) - 1
         for line, (feed, count, row) in enumerate(zip(feeds, counts, last.tolist(), strict=True)):
             session = feed.session
-            session.store.append(step.keys[line][:, :count], step.values[line][:, :count])
+            ids = feed.ids[feed.taken : feed.taken + count]
+            session.store.append(ids, step.keys[line][:, :count], step.values[line][:, :count])
             session.first = below[line]
             session.last = step.predicted[row].copy()
             feed.taken += count
