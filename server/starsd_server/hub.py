@@ -86,6 +86,7 @@ class Hub:
         self._latencies = Latencies()
         scheduler = Scheduler(
             POLICIES[settings.drafting.policy](),
+            {key.owner: key.terms for key in settings.door.all_keys},
             predict=self._books.predict,
             expect=self._latencies.expected_return_s,
         )

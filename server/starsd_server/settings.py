@@ -8,6 +8,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import MAX_BATCH
+from starsd_server.keys import HubKey
 from starsd_server.scheduling.scheduler import DEFAULT_POLICY, POLICIES
 
 
@@ -16,7 +17,8 @@ class DoorSettings:
     """What the front door allows.
 
     Attributes:
-        token: bearer token that targets must show; None lets everybody in, for loopback only.
+        token: bearer token that targets must show; None, without other keys, lets everybody in, for loopback only.
+        keys: others that they may show, with terms of their own.
         max_connections: targets connected at once.
         max_monitors: monitors connected at once, beside the targets.
         max_sockets: TCP connections at once, those that have not said anything yet included.
@@ -29,6 +31,7 @@ class DoorSettings:
     """
 
     token: str | None = field(default=None, repr=False)
+    keys: tuple[HubKey, ...] = ()
     max_connections: int = 256
     max_monitors: int = 8
     max_sockets: int = 512
@@ -38,6 +41,11 @@ class DoorSettings:
     close_timeout_s: float = 2.0
     max_waiting_frames: int = 64
     own_ports: range | None = None
+
+    @property
+    def all_keys(self) -> tuple[HubKey, ...]:
+        """Those that open the door; none: it stands open."""
+        return self.keys if self.token is None else (HubKey(self.token), *self.keys)
 
 
 @dataclass(frozen=True)
