@@ -13,6 +13,8 @@ from starsd_edge.telemetry.rounds import HUB, NONE, Round
 REPORT_S = 1.0
 _RECENT = 9
 """Rounds of each width whose median is told: one that something held up does not count."""
+_FORGOTTEN = 128
+"""Rounds after which a width that was not seen again is not told any more: the machine may have changed."""
 
 
 class Reporter:
@@ -32,6 +34,7 @@ class Reporter:
         self._rounds = self._hub_rounds = self._local_rounds = self._tokens = 0
         self._draft_s = self._plain_s = self._verify_s = self._wait_s = 0.0
         self._own_s: dict[int, deque[float]] = {}
+        self._seen_at: dict[int, int] = {}
 
     def round(self, done: Round) -> None:
         """Count a round, and report if it is time."""
@@ -55,13 +58,15 @@ class Reporter:
         self._report(IDLE, self._clock())
 
     def _time_own_part(self, done: Round) -> None:
-        """Keep the last few times of each width; the width not seen for longest makes room."""
+        """Keep the last few times of each width that was seen of late; the one not seen for longest makes room."""
         rows = done.drafted + 1
         recent = self._own_s.pop(rows, None) or deque(maxlen=_RECENT)
         recent.append(max(0.0, done.round_s - done.wait_s))
         self._own_s[rows] = recent
-        if len(self._own_s) > MAX_WIDTHS:
-            del self._own_s[next(iter(self._own_s))]
+        self._seen_at[rows] = self._rounds
+        oldest = next(iter(self._own_s))
+        if len(self._own_s) > MAX_WIDTHS or self._seen_at[oldest] < self._rounds - _FORGOTTEN:
+            del self._own_s[oldest], self._seen_at[oldest]
 
     def _report(self, why_off: str, now: float) -> None:
         self._sent_at = now

@@ -61,7 +61,7 @@ SWITCH_INTERVAL_S = 0.0005
 _TICK_S = 1.0
 SHARE_S = 0.25
 """Between two choices of draft shapes."""
-MOST_SHARING = 0.05
+MOST_SHARING = 0.02
 """Share of the time that choosing may take."""
 _LAST_DRAFT_S = 5.0
 """Patience with the draft in progress when the hub closes."""

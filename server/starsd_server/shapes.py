@@ -27,6 +27,7 @@ ACTIVE_S = 3.0
 """A session that has not asked for so long is no load."""
 MOST_RETURN_S = 10.0
 """A return time beyond this says that somebody stopped, not how long rounds take."""
+LEAST_RETURN_S = 1e-6
 MOST_NODES = 64
 """Largest tree that is weighed: how many nodes of a larger one pay need not be known exactly."""
 
@@ -48,6 +49,7 @@ class _Session:
         limit: the most that it has asked for.
         base_len: of its last request.
         nodes: of its last draft.
+        held_to: share of the times that the target reports which its last return had room for.
     """
 
     controller: ShapeController
@@ -56,6 +58,13 @@ class _Session:
     base_len: int
     asked_at: float
     nodes: int = 0
+    held_to: float = 1.0
+
+    @property
+    def curve(self) -> VerifyCurve | None:
+        """The target's rounds by their rows, none longer than its returns are: else it would look like no load."""
+        told = curve_of(self.connection.report)
+        return None if told is None else told.scaled(self.held_to)
 
 
 @dataclass
@@ -106,9 +115,11 @@ class ShapeDesk:
         known = self._sessions.get(session)
         if known is None or seconds is None or seconds > MOST_RETURN_S:
             return
-        curve = curve_of(known.connection.report)
-        if curve is not None:
-            known.controller.returned(seconds, curve.at(known.nodes + 1))
+        told = curve_of(known.connection.report)
+        if told is not None:
+            own_s = told.at(known.nodes + 1)
+            known.held_to = min(1.0, max(seconds, LEAST_RETURN_S) / own_s)
+            known.controller.returned(seconds, known.held_to * own_s)
 
     def forget(self, session: int) -> None:
         """The session is gone."""
@@ -119,7 +130,7 @@ class ShapeDesk:
         now = self.clock()
         found = []
         for session, known in self._sessions.items():
-            terms, curve = known.connection.terms, curve_of(known.connection.report)
+            terms, curve = known.connection.terms, known.curve
             if terms is None or curve is None or now - known.asked_at > ACTIVE_S:
                 continue
             wish = known.controller.wish(curve, curve.at(1), known.limit.clamp(MOST_NODES, MOST_NODES))

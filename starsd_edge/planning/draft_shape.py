@@ -109,8 +109,9 @@ def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
     return ladder
 
 
-def _in_batch(rung: Rung, cost: ServiceCost, batch: int) -> Rung:
-    draft_s = pass_seconds(cost, rung.shape, batch)
+def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
+    """The same rung where so many are drafted together; `line` is `ServiceCost.line` of its shape."""
+    draft_s = line[0] + batch * line[1]
     return Rung(rung.shape, rung.tokens, rung.return_s, draft_s, draft_s / batch)
 
 
@@ -125,11 +126,12 @@ def best_alone(wish: Wish, cost: ServiceCost) -> Choice:
 def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[Choice]:
     """What each target gets of a hub that drafts for all of them, in batches of at most `max_batch`."""
     singly = [rungs(wish, cost) for wish in wishes]
+    lines = [[cost.line(rung.shape) for rung in ladder] for ladder in singly]
     ladders: list[list[Rung]] = []
     for batch in _batches(min(max_batch, len(wishes))):
         ladders = [
-            _paying([_in_batch(rung, cost, batch) for rung in ladder], wish)
-            for ladder, wish in zip(singly, wishes, strict=True)
+            _paying([_in_batch(rung, line, batch) for rung, line in zip(ladder, of_ladder, strict=True)], wish)
+            for ladder, of_ladder, wish in zip(singly, lines, wishes, strict=True)
         ]
         best = [ladder[-1] if ladder else None for ladder in ladders]
         if _load(best) <= 1:

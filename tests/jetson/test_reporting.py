@@ -72,3 +72,11 @@ def test_the_widths_that_are_told_are_the_last_ones() -> None:
         scene.reporter.round(Round(HUB, nodes, 0, 1, 1, round_s=0.1))
     scene.reporter.idle()
     assert scene.sent[-1].pass_rows == [*range(3, MAX_WIDTHS + 1), 1, MAX_WIDTHS + 1]
+
+
+def test_a_width_that_is_not_seen_any_more_is_forgotten() -> None:
+    scene = Scene()
+    for nodes in (7, *[3] * 200):
+        scene.reporter.round(Round(HUB, nodes, 0, 1, 1, round_s=0.1))
+    scene.reporter.idle()
+    assert scene.sent[-1].pass_rows == [4]

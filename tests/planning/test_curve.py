@@ -30,3 +30,15 @@ def test_noise_only_adds_to_what_passes_take() -> None:
 def test_what_is_no_curve_is_refused(seconds: dict[int, float]) -> None:
     with pytest.raises(ValueError, match="no verify curve"):
         VerifyCurve(seconds)
+
+
+def test_a_curve_of_rounds_needs_no_round_of_one_row() -> None:
+    one = VerifyCurve.of_rounds({6: 0.046})
+    assert [one.at(rows) for rows in (1, 6, 11)] == pytest.approx([0.040, 0.046, 0.052])
+    several = VerifyCurve.of_rounds({3: 0.053, 9: 0.080, 6: 0.065})
+    assert [several.at(rows) for rows in (1, 3, 6, 12)] == pytest.approx([0.050, 0.053, 0.065, 0.095])
+
+
+def test_no_round_takes_longer_than_one_over_more_rows() -> None:
+    curve = VerifyCurve.of_rounds({1: 0.030, 2: 0.900, 4: 0.034})
+    assert [curve.at(rows) for rows in (1, 2, 4)] == pytest.approx([0.030, 0.034, 0.034])

@@ -58,6 +58,13 @@ def write_token(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "shape", ["some", "16x5x2", "fixed:", "fixed:5", "fixed:2x5x1", "fixed:4096x5x1", "fixed:5x5x0"]
+)
+def test_a_draft_shape_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], shape: str) -> None:
+    assert "--draft-shape" in fails(capsys, "--draft-shape", shape)
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 async def test_it_says_where_it_listens_serves_and_ends_with_zero(signal_number: int, tmp_path: Path) -> None:
     token = write_token(tmp_path / "token", "open-sesame\n")
