@@ -10,7 +10,7 @@ import typer
 
 from starsd_edge.cli.bench_drafts_options import tree_shapes
 from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
+from starsd_edge.cli.head_options import HeadDevice, HeadPrecision
 from starsd_edge.cli.options import MAX_THREADS
 from starsd_edge.errors import UsageError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,23 +15,6 @@ if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter
 
 _EAGLE, _CAUSAL_LM = "eagle", "causal-lm"
-
-
-class HeadDevice(str, Enum):
-    """Devices that a head can be run on."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class HeadPrecision(str, Enum):
-    """Numbers that a head can be run with."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
 
 
 def drafter_kind(path: Path) -> str:

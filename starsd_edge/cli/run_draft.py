@@ -15,7 +15,7 @@ import typer
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
-from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
+from starsd_edge.cli.head_options import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from starsd_edge.heads.captured import Capture, CapturedPasses, PassInputs, PassOutputs
 from starsd_edge.heads.engine import MOST_CANDIDATES, HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.torch_captured import Capture, CapturedPasses, PassInputs, PassOutputs
 from starsd_edge.heads.torch_head import TorchHead
 
 

@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from starsd_edge.errors import BundleError, UsageError
-from starsd_edge.heads.captured import capture_cuda
 from starsd_edge.heads.draft_bundle import TENSORS_NAME, DraftBundle, draft_ids, embedding_rows
+from starsd_edge.heads.torch_captured import capture_cuda
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
 

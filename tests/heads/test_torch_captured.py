@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from starsd_edge.heads import captured  # noqa: E402
-from starsd_edge.heads.captured import PassInputs, PassOutputs, Run, capture_cuda  # noqa: E402
+from starsd_edge.heads import torch_captured as captured  # noqa: E402
+from starsd_edge.heads.torch_captured import PassInputs, PassOutputs, Run, capture_cuda  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
