@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir
 
+from starsd_export.graph_weights import add_initializer, drop_unused, linear_weight
+
 BLOCK = 32
 _BITS = 8
 _OFFSET = 128
@@ -27,11 +29,11 @@ def quantise_weights(model: onnx_ir.Model) -> int:
     """
     replaced = 0
     for node in list(model.graph):
-        weight = _linear_weight(node)
+        weight = linear_weight(node)
         if weight is not None:
             _replace(model.graph, node, weight)
             replaced += 1
-    _drop_unused(model.graph)
+    drop_unused(model.graph)
     model.opset_imports[_DOMAIN] = 1
     return replaced
 
@@ -51,28 +53,11 @@ def quantise_block(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint
     return (np.rint(steps) + _OFFSET).astype(np.uint8), scales.astype(np.float32).reshape(-1)
 
 
-def _linear_weight(node: onnx_ir.Node) -> npt.NDArray[np.float32] | None:
-    """The [N, K] weight of y = x W^T, if that is what the node is."""
-    if node.op_type == "MatMul":
-        matrix = _constant(node.inputs[1])
-        return None if matrix is None else matrix.T
-    if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 and len(node.inputs) == 2:
-        return _constant(node.inputs[1])
-    return None
-
-
-def _constant(value: onnx_ir.Value | None) -> npt.NDArray[np.float32] | None:
-    if value is None or not value.is_initializer() or value.const_value is None:
-        return None
-    array = value.const_value.numpy()
-    return array if array.ndim == 2 else None
-
-
 def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.float32]) -> None:
     packed, scales = quantise_block(np.ascontiguousarray(weight, np.float32))
     right = node.inputs[1]
     name = f"{right.name if right is not None else node.name}_int8"
-    operands = [_initializer(graph, name, packed), _initializer(graph, f"{name}_scales", scales)]
+    operands = [add_initializer(graph, name, packed), add_initializer(graph, f"{name}_scales", scales)]
     product = onnx_ir.node(
         "MatMulNBits",
         [node.inputs[0], *operands],
@@ -87,15 +72,3 @@ def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.fl
         name=f"{node.name}_int8",
     )
     onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [product], node.outputs, product.outputs)
-
-
-def _initializer(graph: onnx_ir.Graph, name: str, array: npt.NDArray[np.generic]) -> onnx_ir.Value:
-    value = onnx_ir.val(name, const_value=onnx_ir.tensor(array, name=name))
-    graph.register_initializer(value)
-    return value
-
-
-def _drop_unused(graph: onnx_ir.Graph) -> None:
-    for name, value in list(graph.initializers.items()):
-        if not value.uses():
-            del graph.initializers[name]

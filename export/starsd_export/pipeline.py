@@ -26,10 +26,18 @@ from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
-from starsd_export.parity import BOUNDS, check_parity
+from starsd_export.parity import BOUNDS, RunStock, check_parity
 from starsd_export.preflight import require_room
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
 from starsd_export.reference import run_stock
+from starsd_export.tensorrt_graph import (
+    PARITY_BOUND,
+    TENSORRT_WEIGHTS,
+    TensorrtOptions,
+    checkpoint_logits,
+    tensorrt_graph,
+    weights_note,
+)
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
@@ -47,10 +55,11 @@ class ExportOptions:
     """What kind of bundle.
 
     Attributes:
-        weights: "fp32", or "int8" (weight-only).
+        weights: "fp32", or "int8" (weight-only); for TensorRT one of `TENSORRT_WEIGHTS`.
         kv_dtype: "float16", or "float32" as a CPU reference.
         name: of the bundle; None takes the checkpoint's.
         source: where the checkpoint is from, for the manifest; None takes its file or directory name.
+        tensorrt: what is particular to a graph for TensorRT; None makes one for ONNX Runtime.
 
     Raises:
         UsageError: no such kind.
@@ -60,10 +69,11 @@ class ExportOptions:
     kv_dtype: str = "float16"
     name: str | None = None
     source: str | None = None
+    tensorrt: TensorrtOptions | None = None
 
     def __post_init__(self) -> None:
-        require_kind("--weights", self.weights, WEIGHTS)
-        require_kind("--kv", self.kv_dtype, KV_DTYPES)
+        require_kind("--weights", self.weights, TENSORRT_WEIGHTS if self.tensorrt else WEIGHTS)
+        require_kind("--kv", self.kv_dtype, ("float16",) if self.tensorrt else KV_DTYPES)
 
 
 def require_kind(option: str, value: str, known: Sequence[str]) -> None:
@@ -103,9 +113,8 @@ def export_bundle(
         progress(STEPS[1])
         model = checkpoint.load()
         progress(STEPS[2])
-        graph = trace(model, options.kv_dtype)
-        if options.weights == "int8":
-            quantise_weights(graph)
+        prompts = _prompts(checkpoint)
+        graph, notes = _graph(model, options, prompts)
         progress(STEPS[3])
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=WEIGHTS_NAME)
         del graph
@@ -114,10 +123,11 @@ def export_bundle(
         progress(STEPS[4])
         engine = OnnxEngine(open_session(staging / GRAPH_NAME), manifest)
         stock = partial(run_stock, model, kv_dtype=options.kv_dtype)
-        parity = check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
-        ranges = activation_ranges(model, _prompts(checkpoint))
+        parity = _check_parity(engine, stock, options)
+        ranges = activation_ranges(model, prompts)
         progress(STEPS[5])
-        findings = {"parity": parity, "fp16_range": ranges, "notes": [*checkpoint.limits.notes, *range_notes(ranges)]}
+        notes = [*checkpoint.limits.notes, *range_notes(ranges), *notes]
+        findings = {"parity": parity, "fp16_range": ranges, "notes": notes}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
 
@@ -154,7 +164,7 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
         graph=Graph(
             file=GRAPH_NAME,
-            opset=OPSET,
+            opset=options.tensorrt.opset(options.weights) if options.tensorrt else OPSET,
             kv_strategy="append",
             kv_dtype=options.kv_dtype,  # type: ignore[arg-type]
             weights=options.weights,  # type: ignore[arg-type]
@@ -164,6 +174,7 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
             max_chunk=_MAX_CHUNK,
             exact_trees=options.weights == "fp32",
             revision=GRAPH_REVISION,
+            tensorrt=options.tensorrt.describe(options.weights) if options.tensorrt else None,
         ),
         text=TextRules(
             bos_id=checkpoint.bos_id,
@@ -174,6 +185,27 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
         parity={},
         files={},
     )
+
+
+def _graph(
+    model: PreTrainedModel, options: ExportOptions, prompts: Sequence[Sequence[int]]
+) -> tuple[onnx_ir.Model, list[str]]:
+    """The graph, and what there is to say about its weights. The model gets the weights of a graph for TensorRT."""
+    if options.tensorrt is None:
+        graph = trace(model, options.kv_dtype)
+        if options.weights == "int8":
+            quantise_weights(graph)
+        return graph, []
+    before = checkpoint_logits(model, prompts)
+    graph = tensorrt_graph(model, options.weights, options.tensorrt)
+    return graph, [weights_note(before, checkpoint_logits(model, prompts))]
+
+
+def _check_parity(engine: OnnxEngine, stock: RunStock, options: ExportOptions) -> dict[str, float]:
+    if options.tensorrt is None:
+        return check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
+    # What ONNX Runtime's bits do on this machine says nothing of a GPU's.
+    return check_parity(engine, stock, PARITY_BOUND, bitwise=False)
 
 
 def _prompts(checkpoint: Checkpoint) -> list[list[int]]:

@@ -50,6 +50,17 @@ class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feature_fp: str
 
 
+class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a graph for TensorRT stores what `Graph.weights`, which is about the layers, does not say. The embedding is
+    float16.
+    """
+
+    head: Literal["fp16", "int8", "int4"]
+    """Weights of the output head."""
+    block: int
+    """Inputs of a matrix that share a scale; 0 where all weights are float16."""
+
+
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exported graph and what it promises: the passes over a tree and a KV cache that `Engine` describes."""
 
@@ -57,7 +68,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     opset: Positive
     kv_strategy: Literal["append", "inplace"]
     kv_dtype: Literal["float16", "float32"]
-    weights: Literal["fp32", "fp16", "int8"]
+    weights: Literal["fp32", "fp16", "int8", "int4"]
     feature_kind: Literal["last_hidden", "none"]
     feature_width: int
     max_tree: Positive
@@ -66,6 +77,8 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """False where tree rows differ too much from one-token steps: such bundles draft chains unless told otherwise."""
     revision: Positive = 1
     """`GRAPH_REVISION` of the exporter that made it."""
+    tensorrt: TensorrtGraph | None = None
+    """Of a graph that engines are built from; None of one for ONNX Runtime."""
 
     @property
     def weights_file(self) -> str:

@@ -14,9 +14,11 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import model_names
+from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_export.pipeline import ExportOptions
+    from starsd_export.tensorrt_graph import TensorrtOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +32,23 @@ class ExportCommandOptions:
             autocompletion=model_names,
         ),
     ]
+    runtime: Annotated[
+        str, typer.Option(help="What the graph is for: onnxruntime (CPUs), or tensorrt (engines are built from it).")
+    ] = "onnxruntime"
     weights: Annotated[
         str | None,
         typer.Option(
-            help="fp32, or int8 (weight-only, for the CPU). Default: fp32 for a model, int8 for a head.",
+            help="fp32, or int8 (weight-only, for the CPU); for tensorrt fp16, int8 or int4. Default: fp32 for a model "
+            "(tensorrt: fp16), int8 for a head.",
             show_default=False,
         ),
     ] = None
+    block: Annotated[
+        int, typer.Option(help="For tensorrt: weights in a row that share a scale in int8 and int4: 32, 64 or 128.")
+    ] = 64
+    head_weights: Annotated[
+        str, typer.Option(help="For tensorrt: weights of the output head, fp16, int8 or int4. The embedding is fp16.")
+    ] = "fp16"
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
     draft_head: Annotated[
         str | None,
@@ -47,9 +59,32 @@ class ExportCommandOptions:
             show_default=False,
         ),
     ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Build an engine: tensorrt (on the device that shall run it) or tensorrt-rtx (for RTX GPUs, on any "
+            "machine). MODEL may then be a bundle made with --runtime tensorrt, on another machine too.",
+            show_default=False,
+        ),
+    ] = None
+    compute_capability: Annotated[
+        str | None,
+        typer.Option(
+            help="For --engine tensorrt-rtx: the kind of GPU, sm75 to sm121. Default: this machine's.",
+            show_default=False,
+        ),
+    ] = None
+    context: Annotated[
+        int | None,
+        typer.Option(help="For --engine: tokens that it takes at most. Default: the model's.", show_default=False),
+    ] = None
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Directory of the bundle. Default: in the cache, found by its name later."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Directory of the bundle, or of the engine. Default: in the cache, found by its name later.",
+        ),
     ] = None
 
 
@@ -62,21 +97,51 @@ def export(options: ExportCommandOptions) -> None:
     """Export a model to a bundle: graph, weights, tokenizer and a manifest with a hash of every file.
 
     The graph is compared with the model it was made from before the bundle is put in place. With --draft-head it is a
-    head's bundle, for `run-draft`.
+    head's bundle, for `run-draft`. With --engine the graph becomes an engine, too.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
-    from starsd_edge.bundles.catalogue import find_entry, resolve_model
-    from starsd_edge.cli.fetching import fetch_progress
+    if options.engine is not None:
+        from starsd_edge.cli.export_engine import build_engine
+
+        build_engine(options, _export_graph)
+        return
+    if (options.compute_capability, options.context) != (None, None):
+        raise UsageError("--compute-capability and --context are for --engine")
     from starsd_export.pipeline import ExportOptions
 
-    weights = options.weights or ("fp32" if options.draft_head is None else "int8")
-    kind = ExportOptions(weights=weights, kv_dtype=options.kv)
-    with fetch_progress(find_entry(options.model)) as fetched:
-        source = resolve_model(options.model, fetched)
+    weights = options.weights or _default_weights(options)
+    kind = ExportOptions(weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options))
+    source = _fetch(options.model)
     if options.draft_head is not None:
         _export_head(options, source, options.draft_head, weights)
     else:
         _export_model(options, source, kind)
+
+
+def _export_graph(options: ExportCommandOptions) -> Path:
+    """The bundle of a model that an engine is built from: the one in the cache if it is what is asked for, or new."""
+    from starsd_edge.bundles.bundle import why_make
+    from starsd_export.pipeline import ExportOptions
+
+    options = replace(options, runtime="tensorrt", output=None)
+    weights = options.weights or _default_weights(options)
+    kind = ExportOptions(weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options))
+    place = _destination(options, _bundle_name(options, kind))
+    if why_make(place):
+        _export_model(options, _fetch(options.model), kind)
+    return place
+
+
+def _fetch(model: str) -> Path:
+    from starsd_edge.bundles.catalogue import find_entry, resolve_model
+    from starsd_edge.cli.fetching import fetch_progress
+
+    with fetch_progress(find_entry(model)) as fetched:
+        return resolve_model(model, fetched)
+
+
+def _bundle_name(options: ExportCommandOptions, kind: ExportOptions) -> str:
+    return f"{_short_name(options.model)}-{_kind_name(kind)}"
 
 
 def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptions) -> None:
@@ -84,7 +149,7 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     from starsd_export.pipeline import export_bundle
 
     hub_name = parse_hub_name(options.model)
-    name = f"{_short_name(options.model)}-{kind.weights}" + ("" if options.kv == "float16" else "-kv32")
+    name = _bundle_name(options, kind)
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
     started = time.monotonic()
     with _steps() as progress:
@@ -92,9 +157,38 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     worst = max(bundle.manifest.parity.values())
     typer.echo(bundle.path)
     typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
-    typer.echo(f"parity with transformers: within {worst:.1e}, chains bit for bit")
+    bitwise = "" if kind.tensorrt else ", chains bit for bit"
+    typer.echo(f"parity with transformers: within {worst:.1e}{bitwise}")
     for note in bundle.manifest.notes:
         typer.echo(f"note: {note}", err=True)
+
+
+def _default_weights(options: ExportCommandOptions) -> str:
+    if options.draft_head is not None:
+        return "int8"
+    return "fp16" if options.runtime == "tensorrt" else "fp32"
+
+
+def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
+    from starsd_export.pipeline import require_kind
+    from starsd_export.tensorrt_graph import TensorrtOptions
+
+    require_kind("--runtime", options.runtime, ("onnxruntime", "tensorrt"))
+    if options.runtime == "tensorrt":
+        if options.draft_head is not None:
+            raise UsageError("draft heads run on ONNX Runtime: leave --runtime tensorrt away")
+        return TensorrtOptions(options.block, options.head_weights)
+    if (options.block, options.head_weights) != (ExportCommandOptions.block, ExportCommandOptions.head_weights):
+        raise UsageError("--block and --head-weights are for --runtime tensorrt")
+    return None
+
+
+def _kind_name(kind: ExportOptions) -> str:
+    """The end of a bundle's name."""
+    if kind.tensorrt is not None:
+        head = "" if kind.tensorrt.head == "fp16" else f"-head-{kind.tensorrt.head}"
+        return f"tensorrt-{kind.weights}{head}"
+    return kind.weights + ("" if kind.kv_dtype == "float16" else "-kv32")
 
 
 def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
