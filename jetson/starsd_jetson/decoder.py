@@ -57,7 +57,8 @@ def decode(
     """
     check_prompt(request)
     answering = _Answering(engine, tokenizer, request, source, clock, kept, on_piece, on_round)
-    source.begin(int(request.prompt[0]), "greedy" if request.sampling.temperature == 0 else "sampled")
+    prompt = [int(token) for token in request.prompt]
+    source.begin(prompt, "greedy" if request.sampling.temperature == 0 else "sampled")
     try:
         answering.prefill(cancelled)
         while answering.finish_reason is None:

@@ -44,8 +44,10 @@ class Draft:
 class DraftSource(Protocol):
     """Drafts for one answer at a time: `begin`, then rows and rounds (`ask`, `take`), then `end`."""
 
-    def begin(self, t_first: int, sampling_kind: str) -> None:
-        """An answer begins whose first token (of the prompt) is `t_first`; `sampling_kind` is "greedy" or "sampled"."""
+    def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
+        """An answer to this prompt begins; `sampling_kind` is "greedy" or "sampled". The prompt's rows are appended as
+        they are computed.
+        """
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """True rows, in order: row i is the token at position i + 1 and the feature (float16 [len(ids), F]) of position
@@ -68,7 +70,7 @@ class DraftSource(Protocol):
 class NoDrafts:
     """Plain decoding: one token per round."""
 
-    def begin(self, t_first: int, sampling_kind: str) -> None:
+    def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Nothing to remember."""
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
@@ -112,10 +114,10 @@ class NgramDrafts:
         self._index = NgramIndex()
         self._shape = DraftShape(0, 0)
 
-    def begin(self, t_first: int, sampling_kind: str) -> None:
+    def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Forget the last answer."""
         self._index = NgramIndex()
-        self._index.append([t_first])
+        self._index.append(prompt[:1])
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Index the tokens; features are of no use here."""

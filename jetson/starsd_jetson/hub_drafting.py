@@ -62,8 +62,8 @@ class DraftChannel(Protocol):
         """The answer is over."""
 
 
-OpenChannel: TypeAlias = Callable[[int, str], DraftChannel]
-"""Begins a session: (first token of the prompt, "greedy" or "sampled") -> channel."""
+OpenChannel: TypeAlias = Callable[[Sequence[int], str], DraftChannel]
+"""Begins a session: (prompt, "greedy" or "sampled") -> channel."""
 
 
 class HubDrafts:
@@ -91,11 +91,11 @@ class HubDrafts:
         self.why_off = ""
         """Why the last round used no draft of the hub: one of `reasons`, empty when it did."""
 
-    def begin(self, t_first: int, sampling_kind: str) -> None:
+    def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Open a session and forget the last answer."""
-        self._fallback.begin(t_first, sampling_kind)
-        self._channel = self._open_channel(t_first, sampling_kind)
-        self._ids = [t_first]
+        self._fallback.begin(prompt, sampling_kind)
+        self._channel = self._open_channel(prompt, sampling_kind)
+        self._ids = list(prompt[:1])
         self._shape = DraftShape(0, 0)
         self._asked_at = 0.0
         self._taken_at: float | None = None

@@ -130,10 +130,10 @@ class HubLink:
             if not self._connections:
                 raise HubError(self._failure or unreachable(self._address, f"no answer within {timeout_s:g} s"))
 
-    def open_channel(self, t_first: int, sampling_kind: str) -> HubChannel:
+    def open_channel(self, prompt: Sequence[int], sampling_kind: str) -> HubChannel:
         """Begin a session, whether or not the hub is there: it joins as soon as it can."""
         with self._changed:
-            session = self._protocol.open_session(t_first, sampling_kind)
+            session = self._protocol.open_session(prompt, sampling_kind)
             channel = HubChannel(session, self._protocol, self._changed, self._flush, self._forget)
             self._channels[session] = channel
             self._flush()

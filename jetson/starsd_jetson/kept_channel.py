@@ -27,10 +27,10 @@ class KeptChannels:
         self._open_channel = open_channel
         self._last: KeptChannel | None = None
 
-    def open(self, t_first: int, sampling_kind: str) -> KeptChannel:
+    def open(self, prompt: Sequence[int], sampling_kind: str) -> KeptChannel:
         """A channel for the next answer; the one before must be closed."""
-        if self._last is None or not self._last.resume(t_first, sampling_kind):
-            self._last = KeptChannel(self._open_channel, t_first, sampling_kind)
+        if self._last is None or not self._last.resume(prompt, sampling_kind):
+            self._last = KeptChannel(self._open_channel, prompt, sampling_kind)
         return self._last
 
     def close(self) -> None:
@@ -43,10 +43,11 @@ class KeptChannels:
 class KeptChannel:
     """A `DraftChannel` that stays open when it is closed, until a text comes that it does not fit."""
 
-    def __init__(self, open_channel: OpenChannel, t_first: int, sampling_kind: str) -> None:
+    def __init__(self, open_channel: OpenChannel, prompt: Sequence[int], sampling_kind: str) -> None:
         self._open_channel = open_channel
-        self._opening = (t_first, sampling_kind)
-        self._channel = open_channel(t_first, sampling_kind)
+        self._prompt = prompt
+        self._sampling_kind = sampling_kind
+        self._channel = open_channel(prompt, sampling_kind)
         self._ids: list[int] = []
         """Of all rows the session was given."""
         self._again: list[tuple[Sequence[int], npt.NDArray[np.float16] | None]] = []
@@ -54,11 +55,16 @@ class KeptChannel:
         self._agreed = 0
         """How many those are."""
 
-    def resume(self, t_first: int, sampling_kind: str) -> bool:
-        """Begin another answer; False where the session was opened for something else, and is closed for good."""
-        if self._opening != (t_first, sampling_kind):
+    def resume(self, prompt: Sequence[int], sampling_kind: str) -> bool:
+        """Begin another answer; False where the session was opened for something else, and is closed for good: so the
+        new one is open, and takes rows, while the prompt is still being prefilled.
+        """
+        known = min(len(prompt) - 1, len(self._ids))
+        agrees = prompt[0] == self._prompt[0] and list(prompt[1 : known + 1]) == self._ids[:known]
+        if not agrees or sampling_kind != self._sampling_kind:
             self.end()
             return False
+        self._prompt = prompt
         self._channel.wait(0)  # what came after the last answer is for no one
         self._again, self._agreed = [], 0
         return True
@@ -110,7 +116,7 @@ class KeptChannel:
     def _begin_anew(self) -> None:
         """The text has turned off: a new session, which is given what this answer has so far."""
         self.end()
-        self._channel = self._open_channel(*self._opening)
+        self._channel = self._open_channel(self._prompt, self._sampling_kind)
         again, self._again = self._again, []
         self._ids, self._agreed = [], 0
         for ids, features in again:

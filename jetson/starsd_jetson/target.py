@@ -19,8 +19,10 @@ DEFAULT_DRAFT_DEPTH = 4
 """On a CPU a verify pass of five rows costs little more than one of one row."""
 
 FeatureForm = Literal["auto", "fp16", "int8"]
-CODECS_OF: Mapping[FeatureForm, tuple[str, ...]] = {"auto": (FLOAT16, INT8), "fp16": (FLOAT16,), "int8": (INT8,)}
-"""Codecs by preference. Left to us, features go as they are, to a hub that takes them so."""
+CODECS_OF: Mapping[FeatureForm, tuple[str, ...]] = {"auto": (INT8, FLOAT16), "fp16": (FLOAT16,), "int8": (INT8,)}
+"""Codecs by preference. Left to us, features go in half the bytes to a hub that takes them so: measured, that changes
+the tokens of a round by less than 0.3 %.
+"""
 
 
 @dataclass(frozen=True)

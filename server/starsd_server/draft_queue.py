@@ -2,7 +2,9 @@
 
 Invariants: at most one request per session waits, the one with the highest epoch; a session's rows reach the drafter
 in order and before the request that follows them; what belonged to a dropped session is gone at once; a long prefill
-goes in turns of `rows_per_turn` rows, between which requests of other sessions are served.
+goes in turns of `rows_per_turn` rows, between which requests of other sessions are served. Whatever waits for the same
+drafter and fits together is taken together, at once: there is nothing to wait for, since targets ask again only when
+they were answered.
 
 `DraftQueue` is pure logic without clocks or threads; `WorkQueue` adds the lock and the waiting.
 """
@@ -13,20 +15,22 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.telemetry.hub_facts import QueueDepth
+from starsd_server.feed_turns import DRAFTS_PER_FEED, ROWS_PER_TURN, FeedTurns
 from starsd_server.pending_rows import PendingRows, feature_bytes
+from starsd_server.scheduling.contract import Waiting
+from starsd_server.scheduling.scheduler import Scheduler, goes_with
 
 QueuedAction = OpenSession | Feed | QueueDraft | DropSession
 """The actions of the protocol that are work for the drafting thread."""
 
-ROWS_PER_TURN = 64
-"""Rows of one prefill turn: how long the requests of other sessions may have to wait for it."""
-DRAFTS_PER_FEED = 4
-"""Requests that are served between two prefill turns while both wait, so that neither starves the other."""
+MAX_BATCH = 16
+"""Sessions drafted for in one pass."""
+ROWS_OF_A_ROUND = 16
+"""So many rows may come with any request of a batch; those beyond are prefill, of which a batch takes one turn."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,15 @@ class End:
     session: int
 
 
-Work = Begin | Absorb | Answer | End
+@dataclass(frozen=True)
+class Batch:
+    """One pass of a drafter for several sessions, the most urgent first."""
+
+    drafter: str
+    answers: tuple[Answer, ...]
 
 
-class DraftOrder(Protocol):
-    """Which of the requests that could be served now is served first."""
-
-    def choose(self, ready: Sequence[QueueDraft]) -> QueueDraft:
-        """One of `ready`, which holds at least one request and is sorted by time of arrival."""
-
-
-class Fifo:
-    """First come, first served. A request that superseded another keeps its place."""
-
-    def choose(self, ready: Sequence[QueueDraft]) -> QueueDraft:
-        """The one that has waited longest."""
-        return ready[0]
+Work = Begin | Absorb | Batch | End
 
 
 class DraftQueue:
@@ -81,19 +78,20 @@ class DraftQueue:
 
     def __init__(
         self,
-        order: DraftOrder | None = None,
+        scheduler: Scheduler | None = None,
+        max_batch: int = MAX_BATCH,
         rows_per_turn: int = ROWS_PER_TURN,
         drafts_per_feed: int = DRAFTS_PER_FEED,
     ) -> None:
-        self._order = order or Fifo()
-        self._rows_per_turn = rows_per_turn
-        self._drafts_per_feed = drafts_per_feed
+        self._scheduler = scheduler or Scheduler()
+        self._max_batch = max_batch
+        self._turns = FeedTurns(rows_per_turn, drafts_per_feed)
         self._endings: deque[int] = deque()
         self._openings: dict[int, OpenSession] = {}
+        self._drafters: dict[int, str] = {}
         self._rows: dict[int, PendingRows] = {}
         self._waiting_bytes: Counter[str] = Counter()
-        self._requests: dict[int, QueueDraft] = {}
-        self._drafts_since_feed = 0
+        self._requests: dict[int, Waiting] = {}
         self._superseded = 0
         self._dropped = 0
 
@@ -106,6 +104,11 @@ class DraftQueue:
         rows = sum(pending.count for pending in self._rows.values())
         return QueueDepth(len(self._requests), rows, self._superseded, self._dropped)
 
+    @property
+    def policy(self) -> str:
+        """The rule by which requests are ordered now."""
+        return self._scheduler.policy
+
     def put(self, action: QueuedAction) -> None:
         """Take in what the protocol wants of the drafting thread."""
         if isinstance(action, Feed):
@@ -115,20 +118,32 @@ class DraftQueue:
             self._put_request(action)
         elif isinstance(action, OpenSession):
             self._openings[action.session] = action
+            self._drafters[action.session] = action.drafter
         else:
             self._drop(action.session)
 
-    def take(self) -> Work | None:
-        """The next piece of work, or None when there is none."""
+    def take(self, now: float) -> Work | None:
+        """The next piece of work, or None when there is none; `now` in seconds on the clock of `received_at`."""
         if self._endings:
             return End(self._endings.popleft())
         if self._openings:
             return Begin(self._openings.pop(next(iter(self._openings))))
-        ready = [request for request in self._requests.values() if self._is_ready(request.session)]
-        feedable = next((session for session in self._rows if not self._is_wanted_ready(session)), None)
-        if feedable is not None and (not ready or self._drafts_since_feed >= self._drafts_per_feed):
+        ready = list(self._requests.values())
+        feedable = None
+        if self._rows:
+            ready = [waiting for waiting in ready if self._is_ready(waiting.session)]
+            feedable = next((session for session in self._rows if not self._is_wanted_ready(session)), None)
+        if feedable is not None and (not ready or self._turns.is_due):
             return self._take_rows(feedable)
-        return self._take_request(self._order.choose(ready)) if ready else None
+        return self._take_batch(self._scheduler.ranked(ready, now)) if ready else None
+
+    def spent(self, work: Work, seconds: float) -> None:
+        """The drafter was busy with this work for so long."""
+        if isinstance(work, Batch):
+            self._turns.drafted(seconds)
+            self._scheduler.spent([answer.request.session for answer in work.answers], seconds)
+        elif isinstance(work, Absorb):
+            self._turns.fed(len(work.rows.ids), seconds)
 
     def waiting_bytes(self, owner: str) -> int:
         """Memory of the features that wait for the drafter, of all sessions of this key."""
@@ -147,9 +162,10 @@ class DraftQueue:
         waiting = self._requests.get(request.session)
         if waiting is not None:
             self._superseded += 1
-            if waiting.epoch >= request.epoch:
+            if waiting.request.epoch >= request.epoch:
                 return
-        self._requests[request.session] = request
+        drafter = self._drafters.get(request.session, "")
+        self._requests[request.session] = self._scheduler.admit(request, drafter, waiting)
 
     def _drop(self, session: int) -> None:
         if self._requests.pop(session, None) is not None:
@@ -159,38 +175,58 @@ class DraftQueue:
             self._release(pending.owner, pending.feature_bytes)
         if self._openings.pop(session, None) is None:
             self._endings.append(session)
+        self._drafters.pop(session, None)
+        self._scheduler.forget(session)
+
+    def _rows_of(self, session: int) -> int:
+        pending = self._rows.get(session)
+        return 0 if pending is None else pending.count
 
     def _is_ready(self, session: int) -> bool:
         """Whether few enough rows are missing that a request of this session can be served in one go."""
-        pending = self._rows.get(session)
-        return pending is None or pending.count <= self._rows_per_turn
+        return self._rows_of(session) <= self._turns.rows
 
     def _is_wanted_ready(self, session: int) -> bool:
         return session in self._requests and self._is_ready(session)
 
     def _take_rows(self, session: int) -> Absorb:
-        self._drafts_since_feed = 0
+        self._turns.begin()
         pending = self._rows.pop(session)
-        rows = self._next_of(pending)
+        rows = self._next_of(pending, self._turns.rows)
         if pending.count:
             self._rows[session] = pending  # to the end: prefills of several sessions take turns
         return Absorb(rows)
 
-    def _next_of(self, pending: PendingRows) -> NewRows:
-        rows = pending.take(self._rows_per_turn)
+    def _next_of(self, pending: PendingRows, limit: int) -> NewRows:
+        rows = pending.take(limit)
         self._release(pending.owner, feature_bytes(rows))
         return rows
 
-    def _take_request(self, request: QueueDraft) -> Answer:
-        self._drafts_since_feed += 1
+    def _take_batch(self, ranked: Sequence[Waiting]) -> Batch:
+        """The most urgent request and, in their order, those that go with it."""
+        first = ranked[0]
+        chosen: list[Waiting] = []
+        room = self._turns.rows
+        for waiting in ranked:
+            prefill = max(0, self._rows_of(waiting.session) - ROWS_OF_A_ROUND)
+            if waiting is first or (goes_with(first, waiting) and prefill <= room):
+                room -= prefill
+                chosen.append(waiting)
+                if len(chosen) == self._max_batch:
+                    break
+        self._scheduler.taken(chosen, len(ranked) - len(chosen))
+        self._turns.passed()
+        return Batch(first.drafter, tuple(self._answer(waiting.request) for waiting in chosen))
+
+    def _answer(self, request: QueueDraft) -> Answer:
         del self._requests[request.session]
         pending = self._rows.pop(request.session, None)
-        return Answer(request, None if pending is None else self._next_of(pending))
+        return Answer(request, None if pending is None else self._next_of(pending, pending.count))
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A piece of work and since when the queue has not been empty."""
+    """A piece of work, and since when the queue has not been empty."""
 
     work: Work
     work_since: float
@@ -213,10 +249,21 @@ class WorkQueue:
         with self._changed:
             return self._queue.depth
 
+    @property
+    def policy(self) -> str:
+        """The rule by which requests are ordered now."""
+        with self._changed:
+            return self._queue.policy
+
     def waiting_bytes(self, owner: str) -> int:
         """Memory of the features that wait for the drafter, of all sessions of this key."""
         with self._changed:
             return self._queue.waiting_bytes(owner)
+
+    def spent(self, work: Work, seconds: float) -> None:
+        """The drafter was busy with this work for so long."""
+        with self._changed:
+            self._queue.spent(work, seconds)
 
     def put(self, action: QueuedAction) -> None:
         """Add work; returns at once."""
@@ -236,7 +283,7 @@ class WorkQueue:
         """The next piece of work, waiting for it only while the queue is empty; None once closed."""
         with self._changed:
             while not self._closed:
-                work = self._queue.take()
+                work = self._queue.take(self._clock())
                 if work is not None:
                     return Taken(work, self._work_since)
                 self._changed.wait()

@@ -9,8 +9,17 @@ import msgspec
 
 from starsd_edge.protocol.draft_record import DraftRecord
 from starsd_edge.protocol.hub_side import HubConnection
+from starsd_edge.telemetry.durations import TrackedDuration
 from starsd_edge.telemetry.feed import MAX_EVENTS, Event
-from starsd_edge.telemetry.hub_facts import DraftTimes, Judgement, TargetFacts, TargetReport, TimeUse
+from starsd_edge.telemetry.hub_facts import (
+    DraftTimes,
+    Judgement,
+    LatencyFacts,
+    TargetFacts,
+    TargetReport,
+    TimeUse,
+)
+from starsd_edge.telemetry.latency import Latency
 from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512
@@ -95,11 +104,36 @@ def judgement(record: DraftRecord) -> Judgement:
     )
 
 
-def target_facts(peer: Peer, connection: HubConnection, sessions: int, now: float) -> TargetFacts:
+def latency_facts(latency: Latency) -> LatencyFacts:
+    """What was observed of a target's rounds."""
+    returns, link, verify = latency.returns, latency.link, latency.verify
+    return LatencyFacts(
+        _level_ms(returns),
+        _ms(returns.deviation_s),
+        _level_ms(link),
+        _ms(link.deviation_s),
+        _level_ms(verify),
+        _ms(verify.deviation_s),
+        latency.path.degraded,
+        _ms(latency.path.usual_s),
+        (link if link.samples else returns).changes,
+    )
+
+
+def _level_ms(duration: TrackedDuration) -> float | None:
+    return _ms(duration.smoothed_s) if duration.samples else None
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
+
+
+def target_facts(peer: Peer, connection: HubConnection, sessions: int, latency: Latency, now: float) -> TargetFacts:
     """One connected target.
 
     Args:
         sessions: that it holds now.
+        latency: of its rounds.
         now: seconds on the clock of `peer.connected_at`.
     """
     terms, traffic, report = connection.terms, peer.traffic, connection.report
@@ -122,4 +156,5 @@ def target_facts(peer: Peer, connection: HubConnection, sessions: int, now: floa
         drafted=judgement(connection.record),
         port=peer.port,
         report=None if report is None else TargetReport(**msgspec.structs.asdict(report)),
+        latency=latency_facts(latency),
     )

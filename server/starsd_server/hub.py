@@ -25,20 +25,33 @@ from websockets.asyncio.server import ServerConnection
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
-from starsd_edge.protocol.hub_side import AnswerProbe, HangUp, HubAction, HubConnection, HubProtocol, Send, SendOn
+from starsd_edge.protocol.hub_side import (
+    AnswerProbe,
+    DropSession,
+    HangUp,
+    HubAction,
+    HubConnection,
+    HubProtocol,
+    QueueDraft,
+    Send,
+    SendOn,
+)
 from starsd_edge.protocol.messages import TAG_BYTES
-from starsd_edge.telemetry.feed import FAILED, JOINED, LEFT, REFUSED, RESUMED, TURNED_AWAY, WARM
+from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
 from starsd_server.binding import explain
-from starsd_server.draft_queue import DraftQueue, WorkQueue
+from starsd_server.books import DraftBooks
+from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
+from starsd_server.latencies import Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import Peer
+from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 from starsd_server.settings import HubSettings
-from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
+from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +76,15 @@ class Hub:
         self._drafters = registry.drafters
         self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
         self._own_ports = len(settings.door.own_ports or ())
-        self._queue = WorkQueue(DraftQueue(), clock)
+        self._drafting = settings.drafting
+        self._books = DraftBooks([drafter.kind for drafter in self._drafters], settings.drafting.max_batch)
+        self._latencies = Latencies()
+        scheduler = Scheduler(
+            POLICIES[settings.drafting.policy](),
+            predict=self._books.predict,
+            expect=self._latencies.expected_return_s,
+        )
+        self._queue = WorkQueue(DraftQueue(scheduler, settings.drafting.max_batch), clock)
         self._protocol = HubProtocol(
             self._hub_id,
             registry.offer,
@@ -118,7 +139,10 @@ class Hub:
         """See `Reception`."""
         connection = self._connections[peer]
         is_first, resumed, refused = connection.terms is None, connection.resumed, connection.refused
+        report = connection.report
         self._carry_out(connection.receive(frame, self._clock()))
+        if connection.report is not None and connection.report is not report:
+            self._latencies.of_target(connection).reported(connection.report.rounds, connection.report.verify_us)
         if connection.terms is None:
             return
         target, drafter = connection.terms.target, connection.terms.drafter
@@ -134,6 +158,7 @@ class Hub:
         """See `Reception`."""
         connection = self._connections.pop(peer)
         del self._peers[connection]
+        self._latencies.forget_target(connection)
         self._carry_out(connection.lost(self._clock()))
         if connection.terms is not None:
             self._events.add(LEFT, connection.terms.target)
@@ -185,19 +210,41 @@ class Hub:
                     answer = action.connection.answer_probe(action, self._clock(), peer.is_behind)
                     self._carry_out(answer)
             else:
+                self._note_work(action)
                 self._queue.put(action)
 
-    def _deliver(self, outcome: Outcome) -> None:
-        """On the drafting thread: hand an outcome to the loop, which may have ended before the last draft did."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take_in, outcome)
+    def _note_work(self, action: QueuedAction) -> None:
+        """Observe what the coming and going of work tells."""
+        if isinstance(action, DropSession):
+            self._latencies.forget_session(action.session)
+        elif isinstance(action, QueueDraft):
+            connection = self._protocol.connection_of(action.session)
+            if connection is not None and connection.terms is not None:
+                path = self._latencies.of_target(connection).path
+                was_degraded = path.degraded
+                self._latencies.observe(action, connection)
+                if path.degraded != was_degraded:
+                    self._events.add(DEGRADED if path.degraded else RECOVERED, connection.terms.target, path.told)
+
+    def _deliver(self, done: Done) -> None:
+        """On the drafting thread: hand what was done to the loop, which may have ended before the last draft did."""
+        if done.outcomes or isinstance(done.work, Absorb):
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._take_in, done)
 
     def _died(self) -> None:
         """On the drafting thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.broken.set)
 
-    def _take_in(self, outcome: Outcome) -> None:
+    def _take_in(self, done: Done) -> None:
+        for outcome in done.outcomes:
+            self._pass_on(outcome)
+        if isinstance(done.work, Absorb | Batch):
+            self._queue.spent(done.work, done.service_s)
+            self._books.take_in(done)
+
+    def _pass_on(self, outcome: Outcome) -> None:
         if isinstance(outcome, Warm):
             log.info("drafter %s is warm", outcome.drafter)
             self._events.add(WARM, text=outcome.drafter)
@@ -266,7 +313,13 @@ class Hub:
             ready=self.is_ready,
             drafters=self._drafter_facts(),
             targets=[
-                target_facts(peer, connection, 0 if connection.terms is None else held[connection.terms.target], now)
+                target_facts(
+                    peer,
+                    connection,
+                    0 if connection.terms is None else held[connection.terms.target],
+                    self._latencies.of_target(connection),
+                    now,
+                )
                 for peer, connection in self._connections.items()
             ],
             sessions=len(sessions),
@@ -283,13 +336,23 @@ class Hub:
             drafted=judgement(self._protocol.record),
             own_ports=self._own_ports,
             own_ports_taken=self._door.own_ports_taken,
+            policy=self._drafting.policy,
+            policy_in_use=self._queue.policy,
+            batches=self._books.batches(),
         )
 
     def _drafter_facts(self) -> list[DrafterFacts]:
         facts = []
         for drafter in self._drafters:
             health = self._desk.health[drafter.kind]
-            facts.append(DrafterFacts(fingerprint=drafter.fingerprint, failing=health.failing, **asdict(health)))
+            facts.append(
+                DrafterFacts(
+                    fingerprint=drafter.fingerprint,
+                    failing=health.failing,
+                    service=self._books.service(drafter.kind),
+                    **asdict(health),
+                )
+            )
         return facts
 
 

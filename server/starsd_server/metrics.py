@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts
@@ -59,6 +59,7 @@ class _FactsCollector(Collector):
         yield _gauge("starsd_queue_depth", "Draft requests waiting in Q_in.", facts.queue.requests)
         yield _gauge("starsd_queue_rows", "Rows waiting to be fed to a drafter.", facts.queue.rows)
         yield _gauge("starsd_hub_busy_ratio", "Share of busy time of the drafting thread of late.", facts.busy_ratio)
+        yield from _of_passes(facts)
         yield _counter("starsd_hub_busy_seconds", "Drafting thread: time in a drafter.", facts.time.busy_s)
         yield _counter("starsd_hub_idle_seconds", "Drafting thread: time without work.", facts.time.idle_s)
         yield _counter(
@@ -98,6 +99,36 @@ def _decode_errors(facts: HubFacts) -> Metric:
         if why not in _STALE:
             family.add_metric([why], count)
     return family
+
+
+def _of_passes(facts: HubFacts) -> Iterator[Metric]:
+    """Batches, the order of requests, and S as measured."""
+    yield _gauge("starsd_batch_size", "Sessions in the last pass of a drafter.", facts.batches.last)
+    yield _gauge("starsd_batch_limit", "Most sessions of a pass.", facts.batches.most)
+    buckets, below, sessions = [], 0, 0
+    for size, passes in enumerate(facts.batches.sizes, 1):
+        below += passes
+        sessions += size * passes
+        if size & (size - 1) == 0 or size == facts.batches.most:
+            buckets.append((f"{size}.0", below))
+    buckets.append(("+Inf", below))
+    yield HistogramMetricFamily("starsd_batch_sessions", "Sessions per pass.", buckets=buckets, sum_value=sessions)
+    policy = GaugeMetricFamily(
+        "starsd_policy_in_use", "1 for the rule by which requests are ordered now.", labels=["policy"]
+    )
+    policy.add_metric([facts.policy_in_use], 1)
+    yield policy
+    service = GaugeMetricFamily(
+        "starsd_service_seconds",
+        "What a pass of a drafter takes, as measured: fixed + session * b + level * levels + node * nodes.",
+        labels=["drafter", "per"],
+    )
+    for drafter in facts.drafters:
+        known = drafter.service
+        parts = {"pass": known.fixed_ms, "session": known.session_ms, "level": known.level_ms, "node": known.node_ms}
+        for per, part_ms in {**parts, "row": known.row_ms}.items():
+            service.add_metric([drafter.kind, per], part_ms / 1e3)
+    yield service
 
 
 def _of_drafters(drafters: list[DrafterFacts]) -> Iterator[Metric]:
@@ -142,6 +173,7 @@ def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
     for name, target in nearest.items():
         rtt.add_metric([name], (target.rtt_ms or 0.0) / 1e3)
         least.add_metric([name], (target.min_rtt_ms or 0.0) / 1e3)
+    yield from _of_rounds(nearest)
     drafts = CounterMetricFamily("starsd_target_drafts", "Drafts sent to this target.", labels=["target"])
     judged = CounterMetricFamily("starsd_target_judged_drafts", "Those whose continuation is known.", labels=["target"])
     accepted = CounterMetricFamily("starsd_target_accepted_tokens", "Tokens that came true.", labels=["target"])
@@ -150,3 +182,28 @@ def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
         judged.add_metric([name], target.drafted.judged)
         accepted.add_metric([name], target.drafted.accepted)
     yield from (rtt, least, drafts, judged, accepted)
+
+
+def _of_rounds(targets: dict[str, TargetFacts]) -> Iterator[Metric]:
+    """What the hub observes of the rounds of targets, by name."""
+    durations = GaugeMetricFamily(
+        "starsd_round_seconds",
+        "Smoothed: from a draft to the next request (return), the network in it (link), the target's pass (verify).",
+        labels=["target", "part"],
+    )
+    deviations = GaugeMetricFamily("starsd_round_deviation_seconds", "Their mean deviation.", labels=["target", "part"])
+    degraded = GaugeMetricFamily(
+        "starsd_path_degraded", "1 while the path is much slower than usual.", labels=["target"]
+    )
+    for name, target in targets.items():
+        known = target.latency
+        for part, value_ms, deviation_ms in (
+            ("return", known.return_ms, known.return_deviation_ms),
+            ("link", known.link_ms, known.link_deviation_ms),
+            ("verify", known.verify_ms, known.verify_deviation_ms),
+        ):
+            if value_ms is not None:
+                durations.add_metric([name, part], value_ms / 1e3)
+                deviations.add_metric([name, part], deviation_ms / 1e3)
+        degraded.add_metric([name], float(known.degraded))
+    yield from (durations, deviations, degraded)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.hub_side import HubLimits
+from starsd_server.draft_queue import MAX_BATCH
+from starsd_server.scheduling.scheduler import DEFAULT_POLICY, POLICIES
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,28 @@ class DoorSettings:
 
 
 @dataclass(frozen=True)
+class DraftingSettings:
+    """How the drafter is shared.
+
+    Attributes:
+        policy: the order of requests, one of `POLICIES`.
+        max_batch: sessions drafted for in one pass.
+
+    Raises:
+        UsageError: a value that cannot work.
+    """
+
+    policy: str = DEFAULT_POLICY
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(f"there is no policy {self.policy!r}: --policy takes {', '.join(POLICIES)}")
+        if self.max_batch < 1:
+            raise UsageError(f"a pass drafts for at least one session, not {self.max_batch}: mend --max-batch")
+
+
+@dataclass(frozen=True)
 class HubSettings:
     """Everything a hub can be told.
 
@@ -47,6 +71,7 @@ class HubSettings:
 
     door: DoorSettings = field(default_factory=DoorSettings)
     limits: HubLimits = field(default_factory=HubLimits)
+    drafting: DraftingSettings = field(default_factory=DraftingSettings)
 
     def __post_init__(self) -> None:
         if self.limits.max_sessions < 1:

@@ -1,6 +1,8 @@
 """The drafting thread: takes what is queued, runs the drafters, hands back what came of it.
 
-It never sleeps while `Q_in` holds work. A drafter that raises costs the session it raised for, nothing else.
+It never sleeps while `Q_in` holds work. A drafter that raises costs the session it raised for, nothing else, also where
+several are drafted for together. Between two passes it only hands over what came of the first, in one call, and takes
+the next: the books of costs are kept on the event loop.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from starsd_edge.protocol.hub_side import OpenSession
+from starsd_edge.protocol.hub_side import OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
-from starsd_server.draft_queue import Absorb, Answer, Begin, Work, WorkQueue
+from starsd_server.draft_queue import Absorb, Answer, Batch, Begin, End, Work, WorkQueue
 from starsd_server.drafters.contract import Drafter, SessionRefusedError
 from starsd_server.utilisation import UseMeter
 
@@ -37,7 +39,7 @@ class Drafted:
 
     Attributes:
         queue_us: from the arrival of the request to the drafter.
-        service_us: in the drafter, the rows that came with the request included.
+        service_us: in the drafter, the whole batch that it was drafted in and the rows that came with it included.
     """
 
     session: int
@@ -58,6 +60,28 @@ class Failed:
 
 
 Outcome = Warm | Drafted | Failed
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a piece of work.
+
+    Attributes:
+        outcomes: for the targets.
+        work: None for a warm-up.
+        drafter: that did it; "" where none did, because the session was given up before.
+        service_s: in the drafter.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    work: Work | None = None
+    drafter: str = ""
+    service_s: float = 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it shows what such work costs: nothing failed."""
+        return not any(isinstance(outcome, Failed) for outcome in self.outcomes)
 
 
 @dataclass
@@ -113,27 +137,106 @@ class DraftingDesk:
         health.warm = True
         return Warm(kind)
 
-    def do(self, work: Work) -> Outcome | None:
-        """Do one piece of work; what is to be told to the target, if anything."""
-        session, epoch = _whose(work)
-        drafter = self._drafters[work.opening.drafter] if isinstance(work, Begin) else self._bound.get(session)
+    def do(self, work: Work) -> Done:
+        """Do one piece of work."""
+        drafter = self._drafter_of(work)
         if drafter is None:  # given up before: what still comes for it is passed over
-            return None
-        try:
-            return self._perform(drafter, work)
-        except Exception as error:  # whatever a drafter raises ends one session and no more
-            return Failed(session, epoch, self._give_up(session, drafter, error))
+            return Done((), work)
+        began = self._clock()
+        outcomes = self._draft(drafter, work, began) if isinstance(work, Batch) else self._prepare(drafter, work)
+        return Done(tuple(outcomes), work, drafter.kind, self._clock() - began)
 
-    def _perform(self, drafter: Drafter, work: Work) -> Drafted | None:
-        if isinstance(work, Answer):
-            return self._answer(drafter, work)
+    def _drafter_of(self, work: Work) -> Drafter | None:
+        if isinstance(work, Begin):
+            return self._drafters[work.opening.drafter]
         if isinstance(work, Absorb):
-            self._absorb(drafter, work.rows)
-        elif isinstance(work, Begin):
-            self._begin(drafter, work.opening)
-        else:
-            self._end(drafter, work.session)
+            return self._bound.get(work.rows.session)
+        if isinstance(work, End):
+            return self._bound.get(work.session)
+        bound = (self._bound.get(answer.request.session) for answer in work.answers)
+        return next((drafter for drafter in bound if drafter is not None), None)
+
+    def _prepare(self, drafter: Drafter, work: Begin | Absorb | End) -> list[Outcome]:
+        """Work that nobody waits for an answer to."""
+        try:
+            if isinstance(work, Absorb):
+                self._absorb(drafter, work.rows)
+            elif isinstance(work, Begin):
+                self._begin(drafter, work.opening)
+            else:
+                self._end(drafter, work.session)
+        except Exception as error:  # whatever a drafter raises ends one session and no more
+            session = _whose(work)
+            return [Failed(session, 0, self._give_up(session, drafter, error))]
+        return []
+
+    def _draft(self, drafter: Drafter, batch: Batch, began: float) -> list[Outcome]:
+        """One pass for all of the batch; where it raises, one for each, so that only those are lost that raise."""
+        lost: list[Outcome] = []
+        going: list[QueueDraft] = []
+        for answer in batch.answers:
+            if answer.request.session not in self._bound:
+                continue
+            failed = self._absorb_last(drafter, answer)
+            if failed is None:
+                going.append(answer.request)
+            else:
+                lost.append(failed)
+        trees = self._together(drafter, going) if len(going) > 1 else None
+        if trees is None:
+            trees = self._one_by_one(drafter, going, lost)
+        service_us = _microseconds(self._clock() - began)
+        return lost + [
+            Drafted(
+                request.session,
+                request.epoch,
+                request.base_len,
+                tree,
+                queue_us=_microseconds(began - request.received_at),
+                service_us=service_us,
+            )
+            for request, tree in trees
+        ]
+
+    def _absorb_last(self, drafter: Drafter, answer: Answer) -> Failed | None:
+        try:
+            if answer.rows is not None:
+                self._absorb(drafter, answer.rows)
+        except Exception as error:
+            session = answer.request.session
+            return Failed(session, answer.request.epoch, self._give_up(session, drafter, error))
         return None
+
+    def _together(self, drafter: Drafter, requests: Sequence[QueueDraft]) -> list[tuple[QueueDraft, DraftTree]] | None:
+        """A tree for each, or None where the drafter raises; drafting again changes nothing."""
+        try:
+            trees = drafter.draft([request.session for request in requests], [request.shape for request in requests])
+        except Exception as error:
+            log.debug("drafter %s: %s in a batch of %d", drafter.kind, type(error).__name__, len(requests))
+            return None
+        self._count_pass(drafter, trees)
+        return list(zip(requests, trees, strict=True))
+
+    def _one_by_one(
+        self, drafter: Drafter, requests: Sequence[QueueDraft], lost: list[Outcome]
+    ) -> list[tuple[QueueDraft, DraftTree]]:
+        drafted: list[tuple[QueueDraft, DraftTree]] = []
+        for request in requests:
+            try:
+                trees = drafter.draft([request.session], [request.shape])
+            except Exception as error:
+                lost.append(Failed(request.session, request.epoch, self._give_up(request.session, drafter, error)))
+            else:
+                self._count_pass(drafter, trees)
+                drafted.append((request, trees[0]))
+        return drafted
+
+    def _count_pass(self, drafter: Drafter, trees: Sequence[DraftTree]) -> None:
+        health = self.health[drafter.kind]
+        health.passes += 1
+        health.drafts += len(trees)
+        health.draft_tokens += sum(len(tree) for tree in trees)
+        health.failures_in_a_row = 0
 
     def _begin(self, drafter: Drafter, opening: OpenSession) -> None:
         self._bound[opening.session] = drafter
@@ -143,26 +246,6 @@ class DraftingDesk:
     def _absorb(self, drafter: Drafter, rows: NewRows) -> None:
         drafter.extend([rows])
         self.health[drafter.kind].rows += len(rows.ids)
-
-    def _answer(self, drafter: Drafter, work: Answer) -> Drafted:
-        request = work.request
-        taken_at = self._clock()
-        if work.rows is not None:
-            self._absorb(drafter, work.rows)
-        tree = drafter.draft([request.session], [request.shape])[0]
-        health = self.health[drafter.kind]
-        health.passes += 1
-        health.drafts += 1
-        health.draft_tokens += len(tree)
-        health.failures_in_a_row = 0
-        return Drafted(
-            request.session,
-            request.epoch,
-            request.base_len,
-            tree,
-            queue_us=_microseconds(taken_at - request.received_at),
-            service_us=_microseconds(self._clock() - taken_at),
-        )
 
     def _end(self, drafter: Drafter, session: int) -> None:
         if self._bound.pop(session, None) is not None:
@@ -201,12 +284,12 @@ class DraftWorker:
         self,
         desk: DraftingDesk,
         queue: WorkQueue,
-        deliver: Callable[[Outcome], None],
+        deliver: Callable[[Done], None],
         died: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         """Args:
-        deliver: called on the drafting thread with each outcome; must not block.
+        deliver: called on the drafting thread after each piece of work; must not block.
         died: called on the drafting thread when it ends without having been asked to.
         clock: monotonic seconds.
         """
@@ -254,7 +337,7 @@ class DraftWorker:
         for kind in self._desk.health:
             outcome = self._desk.warm_up(kind)
             if outcome is not None:
-                self._deliver(outcome)
+                self._deliver(Done((outcome,)))
         self._meter.end_work(self._clock())
 
     def work_once(self) -> bool:
@@ -263,22 +346,17 @@ class DraftWorker:
         if taken is None:
             return False
         self._meter.begin_work(taken.work_since, self._clock())
-        outcome = self._desk.do(taken.work)
+        done = self._desk.do(taken.work)
         self._meter.end_work(self._clock())
-        if outcome is not None:
-            self._deliver(outcome)
+        self._deliver(done)
         return True
 
 
-def _whose(work: Work) -> tuple[int, int]:
-    """Session and epoch that a failure of this work is reported for."""
+def _whose(work: Begin | Absorb | End) -> int:
+    """The session that a failure of this work is reported for."""
     if isinstance(work, Begin):
-        return work.opening.session, 0
-    if isinstance(work, Absorb):
-        return work.rows.session, 0
-    if isinstance(work, Answer):
-        return work.request.session, work.request.epoch
-    return work.session, 0
+        return work.opening.session
+    return work.rows.session if isinstance(work, Absorb) else work.session
 
 
 def _microseconds(seconds: float) -> int:

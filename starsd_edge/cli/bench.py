@@ -6,6 +6,7 @@ import typer
 
 from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
 from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
+from starsd_edge.cli.bench_trace import BenchTraceOptions
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
@@ -16,6 +17,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     add_command(group, "decode", decode, BenchDecodeOptions)
     add_command(group, "drafts", drafts, BenchDraftsOptions)
+    add_command(group, "trace", trace, BenchTraceOptions)
     app.add_typer(group, name="bench")
 
 
@@ -65,3 +67,21 @@ def drafts(options: BenchDraftsOptions) -> None:
     show_rows(rows, Console(file=sys.stdout, width=80, highlight=False))
     if options.json is not None:
         write_report(options.json, report)
+
+
+def trace(options: BenchTraceOptions) -> None:
+    """Record texts of a target with its features, for `bench star` to replay.
+
+    The texts answer prompts that no shipped head was trained on, greedily; those that loop are passed over.
+    """
+    from starsd_edge.bench.trace import default_trace, write_traces
+    from starsd_edge.cli.bench_output import progress_lines
+    from starsd_edge.cli.bench_trace import TraceRecorder, check_output
+
+    path = options.output or default_trace(options.bundle)
+    check_output(path)
+    with progress_lines() as progress:
+        traces = TraceRecorder(options, progress).run()
+    write_traces(path, traces)
+    tokens = sum(len(text.answer) for text in traces.texts)
+    typer.echo(f"{path}: {len(traces.texts)} texts with {tokens} tokens of answers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -42,6 +43,15 @@ class Isolation(str, Enum):
     DEDICATED = "dedicated"
 
 
+class OrderPolicy(str, Enum):
+    """Orders in which waiting requests are drafted."""
+
+    LATENCY = "latency"
+    DRR = "drr"
+    FIFO = "fifo"
+    SRF = "srf"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunDraftOptions:
     """The options of the command."""
@@ -74,6 +84,14 @@ class RunDraftOptions:
         typer.Option(help="Refuse targets that the drafter does not fit, instead of n-grams.", show_default=False),
     ] = False
     max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64
+    max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Sequences drafted for in one pass.")] = 16
+    policy: Annotated[
+        OrderPolicy,
+        typer.Option(
+            help="Who is drafted for first. latency: the longest return, and equal shares once targets wait for each "
+            "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
+        ),
+    ] = OrderPolicy.LATENCY
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
@@ -99,20 +117,26 @@ def register(app: typer.Typer) -> None:
 
 def run_draft(options: RunDraftOptions) -> None:
     """Run the draft server: guess tokens for any number of targets, until Ctrl-C."""
+    run_hub(options)
+
+
+def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambda drafter: drafter) -> None:
+    """The same with drafters as `wrap` makes them: `bench star` models slower ones."""
     import asyncio
 
     from starsd_edge.protocol.hub_side import HubLimits
     from starsd_server.binding import bind
     from starsd_server.hub import serve_hub
-    from starsd_server.settings import DoorSettings, HubSettings
+    from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
 
     with logging_to(sys.stderr, options.log):
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
-        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits)
+        drafting = DraftingSettings(options.policy.value, options.max_batch)
+        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits, drafting)
         with bind(options.host, options.port, has_token=token is not None) as sock:
-            registry = _registry(options)
+            registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
@@ -127,14 +151,13 @@ def _own_ports(options: RunDraftOptions) -> range | None:
     return parse_port_range(options.port_range or DEFAULT_PORT_RANGE)
 
 
-def _registry(options: RunDraftOptions) -> DrafterRegistry:
+def _registry(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter]) -> DrafterRegistry:
     from starsd_server.drafters.ngram import NgramDrafter
     from starsd_server.drafters.registry import DrafterRegistry
 
-    fallback = NgramDrafter(options.max_sessions)
-    if not options.bundle:
-        return DrafterRegistry([fallback], fallback, options.require_drafter)
-    return DrafterRegistry(_drafters(options), fallback, options.require_drafter)
+    fallback = wrap(NgramDrafter(options.max_sessions))
+    preferred = [wrap(drafter) for drafter in _drafters(options)] if options.bundle else [fallback]
+    return DrafterRegistry(preferred, fallback, options.require_drafter)
 
 
 def _drafters(options: RunDraftOptions) -> list[Drafter]:

@@ -71,8 +71,8 @@ class HubOptions:
     features: Annotated[
         FeatureForm,
         typer.Option(
-            help="How features travel to a hub that drafts with a head: int8 takes half the bytes; auto lets the "
-            "hub choose."
+            help="How features travel to a hub that drafts with a head: int8 takes half the bytes of fp16; auto is "
+            "int8 where the hub can read it."
         ),
     ] = FeatureForm.AUTO
     draft_window: Annotated[

@@ -51,6 +51,21 @@ class TrainDraftOptions:
         tuple[Path, ...],
         typer.Option(help="Plain text to train on instead; may be given several times.", show_default=False),
     ] = ()
+    messages: Annotated[
+        Path | None,
+        typer.Option(
+            help="Messages like those that the model will get, one per line: it answers them where it writes the "
+            "texts. Default: it asks itself.",
+            show_default=False,
+        ),
+    ] = None
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on from this head: a directory as for `export --draft-head`, or shipped. Default: a new head.",
+            show_default=False,
+        ),
+    ] = None
     epochs: Annotated[int, typer.Option(min=1, help="Times that every text is seen.")] = 10
     unroll: Annotated[int, typer.Option(min=1, max=8, help="Guesses in a row that the head is trained for.")] = 4
     draft_vocabulary: Annotated[int, typer.Option(min=16, help="Tokens that the head can guess.")] = 8192
@@ -122,4 +137,12 @@ def _plan(options: TrainDraftOptions) -> HeadPlan:
         bfloat16=bfloat16,
         loss=LossWeights(steps=options.unroll),
     )
-    return HeadPlan(options.tokens, options.data, options.draft_vocabulary, bfloat16, training=training)
+    return HeadPlan(
+        options.tokens,
+        options.data,
+        options.messages,
+        options.start,
+        options.draft_vocabulary,
+        bfloat16,
+        training=training,
+    )

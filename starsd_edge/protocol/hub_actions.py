@@ -94,13 +94,23 @@ class Feed:
 
 @dataclass(frozen=True)
 class QueueDraft:
-    """A tree is wanted; supersedes a queued request of the same session."""
+    """A tree is wanted; supersedes a queued request of the same session.
+
+    Attributes:
+        owner: the key that the session belongs to.
+        returned_s: from sending the draft of the session's request before to receiving this one; None where that was
+            no round.
+        target_s: of it, what passed at the target's end by its own clock; 0 where it does not tell.
+    """
 
     session: int
     epoch: int
     base_len: int
     shape: DraftShape
     received_at: float
+    owner: str = ""
+    returned_s: float | None = None
+    target_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -305,6 +305,8 @@ class HubConnection:
         actions: list[HubAction] = [] if new is None else [Feed(new, self.owner)]
         if isinstance(message, DraftRequest):
             actions += self._request(session, message, now)
+        else:
+            session.interrupt()
         return actions
 
     def _check_room_for(self, new_bytes: int) -> None:
@@ -332,12 +334,14 @@ class HubConnection:
         asked = DraftShape(message.max_nodes, message.max_depth, message.branching)
         shape = session.terms.clamp(asked, message.base_len)
         self._judge(session)
+        returned_s = session.returned(now)
         session.add_request(message.epoch, Pending(message.base_len, shape, now))
         if shape.max_nodes == 0 or shape.max_depth == 0:
             session.settle_request(message.epoch, message.base_len)
             session.answered = Draft(session.tag, message.epoch, message.base_len, [], [], 0, 0, 0)
             return [self.send(session.answered)]
-        return [QueueDraft(session.key, message.epoch, message.base_len, shape, now)]
+        target_s = message.target_us / 1e6
+        return [QueueDraft(session.key, message.epoch, message.base_len, shape, now, self.owner, returned_s, target_s)]
 
     def _judge(self, session: HubSession) -> None:
         """The rows since the last tree tell how much of it came true."""

@@ -66,6 +66,7 @@ class HubSession:
         self.away_since = 0.0
         self.epoch = 0
         self.answered: Draft | None = None
+        self._drafted_at: float | None = None
         self._ids = array("i")
         self._pending: dict[int, Pending] = {}
         self._resync_asked: tuple[int, float] | None = None
@@ -129,7 +130,21 @@ class HubSession:
         """Its drafts go to this connection from now on."""
         self.connection = connection
         self.ref = ref
+        self.interrupt()
         self._resync_asked = None
+
+    def drafted(self, now: float) -> None:
+        """The DRAFT of its newest request is sent."""
+        self._drafted_at = now
+
+    def interrupt(self) -> None:
+        """What comes next is no round's request: a prompt came between, or another connection."""
+        self._drafted_at = None
+
+    def returned(self, now: float) -> float | None:
+        """Z of the round that this request ends, in seconds; None where it ends none."""
+        drafted_at, self._drafted_at = self._drafted_at, None
+        return None if drafted_at is None else now - drafted_at
 
     def add_request(self, epoch: int, pending: Pending) -> None:
         """Note a request that is newer than all before."""

@@ -124,6 +124,7 @@ class HubProtocol:
         )
         if epoch == held.epoch:
             held.answered = draft
+            held.drafted(now)
         if held.connection is None:
             return []
         for record in (held.connection.record, self._state.record):

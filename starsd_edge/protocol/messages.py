@@ -200,6 +200,10 @@ class DraftRequest(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Most children of one node; 1 asks for a chain."""
     features: Tensor | None = None
     """As in EXTEND."""
+    target_us: Microseconds = 0
+    """From receiving the DRAFT of the request before to sending this, on the target's clock: the rest of what passes
+    between the two at the hub is the link. 0 where there was none.
+    """
 
 
 class Draft(msgspec.Struct, frozen=True, array_like=True, tag=4):

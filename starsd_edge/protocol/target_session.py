@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,21 +44,21 @@ class TargetSession:
         over: the target has closed it.
     """
 
-    def __init__(self, link: TargetLink, t_first: int, sampling_kind: str) -> None:
+    def __init__(self, link: TargetLink, prompt: Sequence[int], sampling_kind: str) -> None:
         self.tag: bytes | None = None
         self.over = False
         self._link = link
-        self._t_first = t_first
+        self._prompt = tuple(prompt)
         self._first_row = 0
-        self._wanted = link.draft_window is None
         self._sampling_kind = sampling_kind
         self._store = RowStore(link.hello.feature_width if link.hello.codecs else 0)
         self._opened = False
         self._sent = 0
         self._epoch = 0
         self._asked: dict[int, _Asked] = {}
+        self._answered_at: float | None = None
         self._failures = 0
-        self._retry_at: float | None = None if self._wanted else -math.inf
+        self._retry_at: float | None = None
         self._resyncs = 0
         self._resync_drain = -1
 
@@ -94,15 +93,17 @@ class TargetSession:
             self._reopen_if_due()
 
     def request(self, shape: DraftShape) -> int | None:
-        """Send the rows not yet sent and ask for a tree under the last token; the epoch, or None while not open.
+        """Send the rows not yet sent and ask for a tree under the last token; the epoch, or None while not open, or
+        before the text has reached the window.
 
         The shape is cut to what both sides allow and to the context's end. A new request always has a new epoch, also
         when the last was not answered.
         """
-        self._wanted = True
         welcome = self._link.welcome
         if welcome is None or not self.is_open:
             self._reopen_if_due()
+            return None
+        if self.rows < self._first_row:
             return None
         self._epoch += 1
         self._ask(self._epoch, self.rows, self._clamp(shape, welcome))
@@ -113,18 +114,16 @@ class TargetSession:
     def open(self) -> None:
         """Send OPEN: the session goes on under its tag, or begins anew without one.
 
-        Under a draft window it begins so many rows before the present end, and not before the first request: until the
-        prompt is complete, nobody knows which rows are its last.
+        Under a draft window it begins so many rows before the present end, or before that of a prompt which is still
+        being prefilled: the first request comes with as many rows as the prompt has tokens.
         """
-        if not self._wanted:
-            return
         if self.tag is None and self._link.draft_window is not None:
-            self._first_row = max(0, self.rows - self._link.draft_window)
+            self._first_row = max(0, max(self.rows, len(self._prompt)) - self._link.draft_window)
         ref = self._link.next_ref()
         self._link.refs[ref] = self
         self._retry_at = None
         first = self._first_row
-        t_first = self._store.ids(first - 1, first)[0] if first else self._t_first
+        t_first = self._prompt[first] if first < len(self._prompt) else self._store.ids(first - 1, first)[0]
         self._link.post(Open(ref, first, t_first, "", self._sampling_kind, self.tag))
 
     def opened(self, message: Opened) -> None:
@@ -133,7 +132,7 @@ class TargetSession:
         Raises:
             ProtocolError: the hub claims rows that it was never sent, or fewer than the session begins with.
         """
-        held = self.rows if self.tag is not None else self._first_row
+        held = self._first_row if self.tag is None else max(self.rows, self._first_row)
         if self.tag not in {None, message.tag} or not self._first_row <= message.rows_held <= held:
             raise ProtocolError(
                 MALFORMED, f"the hub claims {message.rows_held} rows of a session that has {held}", "session"
@@ -146,6 +145,7 @@ class TargetSession:
     def suspend(self) -> None:
         """The connection is gone: what was asked is void; rows and tag stay."""
         self._opened = False
+        self._answered_at = None
         self._asked.clear()
 
     def forget(self) -> None:
@@ -208,12 +208,15 @@ class TargetSession:
         for epoch in [epoch for epoch in self._asked if epoch <= draft.epoch]:
             del self._asked[epoch]
         self._failures = self._resyncs = 0
+        now = self._link.clock()
+        if draft.epoch == self._epoch:
+            self._answered_at = now
         return DraftArrived(
             session=self,
             epoch=draft.epoch,
             base_len=draft.base_len,
             tree=tree,
-            round_trip_us=max(0, round((self._link.clock() - asked.sent_at) * 1e6)),
+            round_trip_us=max(0, round((now - asked.sent_at) * 1e6)),
             hub_us=draft.hub_us,
             queue_us=draft.queue_us,
             service_us=draft.service_us,
@@ -238,7 +241,10 @@ class TargetSession:
         while (end := self._store.chunk_end(last, base_len, codec)) < base_len:
             last = end
         self._send_rows(last)
-        self._asked[epoch] = _Asked(base_len, shape, self._link.clock())
+        now = self._link.clock()
+        target_us = 0 if self._answered_at is None else max(0, round((now - self._answered_at) * 1e6))
+        self._answered_at = None
+        self._asked[epoch] = _Asked(base_len, shape, now)
         self._link.post(
             DraftRequest(
                 tag=tag,
@@ -250,6 +256,7 @@ class TargetSession:
                 max_depth=shape.max_depth,
                 branching=shape.branching,
                 features=self._store.features(last, base_len, codec),
+                target_us=target_us,
             )
         )
         self._sent = base_len

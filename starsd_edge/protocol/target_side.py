@@ -6,7 +6,7 @@ so that it can resume, resync or join late. Not thread-safe: the link guards it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -170,9 +170,11 @@ class TargetProtocol:
             self._link.counters.count_up(kind, len(frame))
         return [frame for _, frame in outbox]
 
-    def open_session(self, t_first: int, sampling_kind: str) -> TargetSession:
-        """Begin a session at position 0; OPEN goes out now or when welcomed."""
-        session = TargetSession(self._link, t_first, sampling_kind)
+    def open_session(self, prompt: Sequence[int], sampling_kind: str) -> TargetSession:
+        """Begin the session of a text that begins with this prompt (at least its first token); OPEN goes out now or
+        when welcomed. No row is known yet: those of the prompt are appended as they are computed.
+        """
+        session = TargetSession(self._link, prompt, sampling_kind)
         self._sessions[session] = None
         if self._phase is _Phase.WELCOMED:
             session.open()

@@ -30,6 +30,9 @@ REFUSED = "refused"
 FAILED = "failed"
 WARM = "warm"
 TURNED_AWAY = "turned away"
+DEGRADED = "degraded"
+"""The path to a target has become much slower than usual."""
+RECOVERED = "recovered"
 
 
 class FeedError(StarsdError):

@@ -56,6 +56,41 @@ class QueueDepth:
 
 
 @dataclass(frozen=True)
+class ServiceFacts:
+    """S(b, shape) of a drafter as measured over `passes`: the sum of these parts, in milliseconds.
+
+    Attributes:
+        fixed_ms: of each pass.
+        session_ms: of each session in it.
+        level_ms: of each level of the deepest tree.
+        node_ms: of each node of all trees together.
+        row_ms: of each true row where many are fed at once; 0 before any were.
+    """
+
+    passes: Total = 0
+    fixed_ms: Measure = 0.0
+    session_ms: Measure = 0.0
+    level_ms: Measure = 0.0
+    node_ms: Measure = 0.0
+    row_ms: Measure = 0.0
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """How many sessions are drafted for in one pass.
+
+    Attributes:
+        last: in the last one.
+        most: the hub's limit.
+        sizes: passes for one session, for two, and so on.
+    """
+
+    last: Total = 0
+    most: Total = 0
+    sizes: Levels = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class DrafterFacts:
     """One drafter.
 
@@ -81,6 +116,7 @@ class DrafterFacts:
     refusals: Total = 0
     last_error: Label = ""
     passes: Total = 0
+    service: ServiceFacts = field(default_factory=ServiceFacts)
 
 
 @dataclass(frozen=True)
@@ -120,6 +156,31 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class LatencyFacts:
+    """The rounds of a target as the hub observes them, in milliseconds: smoothed time and mean deviation; None while
+    not known.
+
+    Attributes:
+        return_ms: Z, from sending a draft to receiving the next request, on the hub's clock.
+        link_ms: of it, the network both ways; only of targets that tell what passed at their end.
+        verify_ms: the target's forward pass, as it reports it.
+        degraded: the path is much slower than usual.
+        usual_ms: what is usual of it.
+        changes: sudden ones of the path.
+    """
+
+    return_ms: Measure | None = None
+    return_deviation_ms: Measure = 0.0
+    link_ms: Measure | None = None
+    link_deviation_ms: Measure = 0.0
+    verify_ms: Measure | None = None
+    verify_deviation_ms: Measure = 0.0
+    degraded: bool = False
+    usual_ms: Measure = 0.0
+    changes: Total = 0
+
+
+@dataclass(frozen=True)
 class TargetFacts:
     """One connected target.
 
@@ -132,6 +193,7 @@ class TargetFacts:
         queue_ms_p50: time of its last drafts in `Q_in`.
         report: None from a target that has sent none.
         port: of the hub's, the one it is connected to; 0 where that is not known.
+        latency: of its rounds.
     """
 
     target: Label
@@ -151,6 +213,7 @@ class TargetFacts:
     drafted: Judgement = field(default_factory=Judgement)
     report: TargetReport | None = None
     port: Total = 0
+    latency: LatencyFacts = field(default_factory=LatencyFacts)
 
 
 @dataclass(frozen=True)
@@ -181,6 +244,8 @@ class HubFacts:
         drafted: of all targets, also those that have left.
         own_ports: ports that it may hand out to targets; 0 where all of them share one.
         own_ports_taken: of them, those that are handed out.
+        policy: by which requests are to be ordered.
+        policy_in_use: the rule followed now, which differs where the policy changes it with the load.
     """
 
     hub_id: Label = ""
@@ -203,3 +268,6 @@ class HubFacts:
     drafted: Judgement = field(default_factory=Judgement)
     own_ports: Total = 0
     own_ports_taken: Total = 0
+    policy: Label = ""
+    policy_in_use: Label = ""
+    batches: BatchFacts = field(default_factory=BatchFacts)

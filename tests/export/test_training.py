@@ -10,13 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from starsd_edge.errors import UsageError  # noqa: E402
+from starsd_edge.text.frame import ChatFrame  # noqa: E402
 from starsd_export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from starsd_export.draft_heads.trained import HEAD_TENSORS, read_trained  # noqa: E402
 from starsd_export.training.learning import LossWeights  # noqa: E402
 from starsd_export.training.loop import Report, TrainingPlan  # noqa: E402
 from starsd_export.training.pipeline import HeadPlan, train_head  # noqa: E402
 from starsd_export.training.plot import PLOT_NAME  # noqa: E402
-from starsd_export.training.texts import Text, write_texts  # noqa: E402
+from starsd_export.training.texts import Text, Writer, WritingPlan, write_texts  # noqa: E402
 from tests.support.tiny_llama import write_safetensors  # noqa: E402
 
 
@@ -131,6 +132,40 @@ def test_a_head_with_a_tensor_missing_is_refused_by_its_name(
 def test_without_text_or_template_the_command_says_what_it_needs(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--data"):
         train_head(checkpoint, tmp_path / "work", tmp_path / "head", HeadPlan(), Watcher())
+
+
+def test_a_head_that_is_trained_on_keeps_what_it_knows_and_may_guess_other_tokens(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
+    first = Watcher()
+    before = train_head(checkpoint, tmp_path / "work", tmp_path / "head", plan, first)
+    short = replace(plan, draft_vocabulary=50, start=str(tmp_path / "head"))
+    second = Watcher()
+    after = train_head(checkpoint, tmp_path / "more", tmp_path / "better", short, second)
+    assert (len(before.draft_ids), len(after.draft_ids)) == (100, 50)
+    assert after.record.spec.draft_vocab_size == 50
+    assert second.reports[0].loss < 0.9 * first.reports[0].loss
+    assert after.record.trained["start"] == str(tmp_path / "head")
+
+
+def test_a_head_that_is_not_there_cannot_be_trained_on(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no head at"):
+        train_head(
+            checkpoint, tmp_path / "work", tmp_path / "head", replace(plan, start=str(tmp_path / "none")), Watcher()
+        )
+    assert not (tmp_path / "work").exists()
+
+
+def test_given_messages_are_answered_in_turn_and_none_is_made_up(checkpoint: Checkpoint) -> None:
+    messages = [[20, 21, 22], [30, 31], [40, 41, 42, 43]]
+    frame = ChatFrame([5, 6], [7])
+    writer = Writer(checkpoint.load(), frame, [2], WritingPlan(batch=4, answer_tokens=12), messages)
+    texts = [*writer.write_batch(0), *writer.write_batch(1)]
+    asked = [[5, 6, *message, 7] for message in messages]
+    assert len(texts) > 4
+    for text in texts:
+        assert any(text.ids[: len(prompt)] == prompt and len(text.ids) > len(prompt) for prompt in asked)
+    assert {tuple(text.ids[2:4]) for text in texts} == {(20, 21), (30, 31), (40, 41)}
 
 
 def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +224,8 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer begins when its session at the hub is open, so that all of it goes there."""
     open_channel = HubLink.open_channel
 
-    def and_wait(link: HubLink, t_first: int, sampling_kind: str) -> HubChannel:
-        channel = open_channel(link, t_first, sampling_kind)
+    def and_wait(link: HubLink, prompt: Sequence[int], sampling_kind: str) -> HubChannel:
+        channel = open_channel(link, prompt, sampling_kind)
         with link._changed:
             assert link._changed.wait_for(lambda: channel._session.is_open, 20)
         return channel

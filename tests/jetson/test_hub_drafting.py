@@ -98,8 +98,8 @@ class Desk:
     def __init__(self, answer: Callable[[int, list[int]], tuple[float, DraftTree, int]]) -> None:
         self.clock = Clock()
         self.channel = FakeChannel(self.clock, answer, text=[9])
-        self.source = HubDrafts(lambda t_first, kind: self.channel, NoDrafts(), Patience(), self.clock)
-        self.source.begin(9, "greedy")
+        self.source = HubDrafts(lambda prompt, kind: self.channel, NoDrafts(), Patience(), self.clock)
+        self.source.begin([9], "greedy")
 
     def round(self, new: Sequence[int], verify_s: float = 0.1) -> list[int]:
         """Emit these tokens, ask, take, verify; the tokens of the tree."""
@@ -240,7 +240,7 @@ def test_a_session_that_goes_on_is_not_judged_by_the_prefill_of_its_next_answer(
     assert [desk.round([1], verify_s=0.005) for _ in range(3)] == [[1], [2], [3]]
     desk.source.end()
     desk.channel.text = [9]
-    desk.source.begin(9, "greedy")
+    desk.source.begin([9], "greedy")
     while desk.channel.asked[-1][0] < 5:
         drafted = desk.round([1], verify_s=0.005)
     assert drafted == [5], "the hub is as quick as before, and waited for"
@@ -304,8 +304,8 @@ def test_text_does_not_depend_on_the_hub(
         wanted = request(sampling=SamplingParams(temperature, seed=seed), shape=shape, max_tokens=60)
         channel = FakeChannel(clock, unreliable(seed, engine, wanted.sampling), flickering(seed))
 
-        def open_channel(t_first: int, kind: str, channel: FakeChannel = channel) -> FakeChannel:
-            channel.text.append(t_first)
+        def open_channel(prompt: Sequence[int], kind: str, channel: FakeChannel = channel) -> FakeChannel:
+            channel.text.append(prompt[0])
             return channel
 
         source = HubDrafts(open_channel, fallback(), Patience(), clock)

@@ -273,7 +273,7 @@ def test_hub_that_dies_and_comes_back_drafts_again() -> None:
 
 def test_lost_connection_ends_the_wait_for_its_draft() -> None:
     with ScriptedHub() as hub, linked(hub.url) as side:
-        channel = side.link.open_channel(PROMPT[0], "greedy")
+        channel = side.link.open_channel(PROMPT, "greedy")
         deadline = time.monotonic() + WELCOMED_IN_S
         while channel.request(DraftShape(4, 4)) is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -290,7 +290,7 @@ def test_a_refused_request_ends_the_wait_for_its_draft(named: bool) -> None:
         yield from refusing(asked) if named else [frame(Error("malformed", "not a message", "frame"))]
 
     with ScriptedHub(script) as hub, linked(hub.url) as side:
-        channel = side.link.open_channel(PROMPT[0], "greedy")
+        channel = side.link.open_channel(PROMPT, "greedy")
         deadline = time.monotonic() + WELCOMED_IN_S
         while channel.request(DraftShape(4, 4)) is None and time.monotonic() < deadline:
             time.sleep(0.01)

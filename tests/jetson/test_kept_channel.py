@@ -20,8 +20,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 class Session:
     """What one session at the hub was given."""
 
-    def __init__(self, t_first: int, sampling_kind: str) -> None:
-        self.text = LETTERS[t_first]
+    def __init__(self, prompt: Sequence[int], sampling_kind: str) -> None:
+        self.prompt = "".join(LETTERS[token] for token in prompt)
+        self.text = self.prompt[0]
         self.kind = sampling_kind
         self.features: list[float] = []
         self.pending: int | None = None
@@ -65,13 +66,13 @@ class Star:
         self.sessions: list[Session] = []
         self.channels = KeptChannels(self._open)
 
-    def _open(self, t_first: int, sampling_kind: str) -> Session:
-        self.sessions.append(Session(t_first, sampling_kind))
+    def _open(self, prompt: Sequence[int], sampling_kind: str) -> Session:
+        self.sessions.append(Session(prompt, sampling_kind))
         return self.sessions[-1]
 
     def answer(self, prompt: str, said: str, kind: str = "greedy", chunk: int = 3) -> None:
         """One answer: the prompt in chunks, a request, the words with a request after each."""
-        channel = self.channels.open(LETTERS.index(prompt[0]), kind)
+        channel = self.channels.open([LETTERS.index(letter) for letter in prompt], kind)
         assert channel.pending is None
         for start in range(1, len(prompt), chunk):
             append(channel, prompt[: start + chunk], start)
@@ -129,7 +130,7 @@ def test_nothing_of_one_answer_is_waited_for_in_the_next() -> None:
     star.answer("ab", "c")
     (session,) = star.sessions
     assert session.pending is None
-    star.channels.open(0, "greedy")
+    star.channels.open([0, 1], "greedy")
     assert session.waits == [0]
 
 

@@ -29,7 +29,7 @@ class Star:
         self.connection = self.hub.protocol.connect("alice")
         self.hub.protocol.ready("ngram")
         self.target.connected()
-        self.session = self.target.open_session(70_000, "greedy")
+        self.session = self.target.open_session([70_000], "greedy")
         self.pump()
 
     def pump(self, answer: Callable[[QueueDraft], DraftTree] = lambda _: DraftTree.empty()) -> list[TargetEvent]:

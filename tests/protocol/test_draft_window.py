@@ -14,18 +14,28 @@ SHAPE = DraftShape(8, 4)
 WINDOW = 5
 
 
+def prompt_of(tokens: int) -> list[int]:
+    """So many tokens; row i brings 100 + i."""
+    return [7, *range(100, 99 + tokens)]
+
+
+def prefill(session: TargetSession, start: int, stop: int) -> None:
+    """Rows of the text, as one chunk of the prefill."""
+    session.append(range(100 + start, 100 + stop), some_features(stop - start, start))
+    session.extend()
+
+
 def prefilled(rows: int) -> tuple[TargetUnderTest, TargetSession, Open]:
-    """A text of so many rows, whose ids are 100 and more, and the OPEN of its first request."""
+    """A prompt of so many tokens and the row of the first token said, and its OPEN, which is not answered yet."""
     target = TargetUnderTest(window=WINDOW)
     target.connect(a_welcome(feature_codec="f2"))
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session(prompt_of(rows), "greedy")
+    opening = only(Open, target.sent())
     for start in range(0, rows, 4):
-        stop = min(rows, start + 4)
-        session.append(range(100 + start, 100 + stop), some_features(stop - start, start))
-        session.extend()
-        assert target.sent() == []
+        prefill(session, start, min(rows, start + 4))
     assert session.request(SHAPE) is None
-    return target, session, only(Open, target.sent())
+    assert target.sent() == []
+    return target, session, opening
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,39 @@ def test_a_session_begins_a_window_before_the_end_of_the_prompt(rows: int, first
     assert (message.first_row, message.base_len) == (first_row, rows)
     assert message.ids == list(range(100 + first_row, 100 + rows))
     assert message.features == a_tensor(some_features(rows - first_row, first_row))
+
+
+def test_rows_of_the_window_go_up_while_the_prompt_is_prefilled() -> None:
+    target = TargetUnderTest(window=WINDOW)
+    target.connect(a_welcome(feature_codec="f2"))
+    session = target.protocol.open_session(prompt_of(12), "greedy")
+    target.hear(Opened(only(Open, target.sent()).ref, TAG, 7))
+    sent = []
+    for start in range(0, 11, 2):
+        prefill(session, start, min(11, start + 2))
+        assert (session.rows >= 7) or session.request(SHAPE) is None, "nothing to ask before the window"
+        sent += [message for message in target.sent() if isinstance(message, Extend)]
+    assert [(message.first_row, message.ids) for message in sent] == [(7, [107]), (8, [108, 109]), (10, [110])]
+    assert sent[1].features == a_tensor(some_features(2, 8))
+    session.append([900], some_features(1, 11))
+    assert session.request(SHAPE) == 1
+    asked = only(DraftRequest, target.sent())
+    assert (asked.first_row, asked.base_len, asked.ids) == (11, 12, [900])
+
+
+def test_a_session_that_breaks_off_before_the_window_is_resumed_there() -> None:
+    target = TargetUnderTest(window=WINDOW)
+    target.connect(a_welcome(feature_codec="f2"))
+    session = target.protocol.open_session(prompt_of(12), "greedy")
+    target.hear(Opened(only(Open, target.sent()).ref, TAG, 7))
+    prefill(session, 0, 3)
+    target.protocol.disconnected()
+    target.connect(a_welcome(feature_codec="f2"))
+    again = only(Open, target.sent())
+    assert (again.first_row, again.t_first, again.resume) == (7, 106, TAG)
+    target.hear(Opened(again.ref, TAG, 7))
+    prefill(session, 3, 9)
+    assert only(Extend, target.sent()).ids == [107, 108]
 
 
 def test_what_comes_after_the_beginning_is_all_sent() -> None:

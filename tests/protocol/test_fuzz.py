@@ -165,7 +165,7 @@ class FuzzedTarget:
         self.clock.now += 1000
         if self.session is not None:
             self.target.close_session(self.session)
-        self.session = self.target.open_session(7, "greedy")
+        self.session = self.target.open_session([7], "greedy")
         self.session.append([1] * ROWS, some_features(ROWS))
         self.ref = 1
         self.target.connected()

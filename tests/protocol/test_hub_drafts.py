@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -33,10 +34,52 @@ def test_a_request_is_fed_queued_and_answered() -> None:
     assert peer.say(a_request(tag, 1, 6, [5, 6])) == []
     feed, queued = hub.done
     assert isinstance(feed, Feed)
-    assert queued == QueueDraft(1, 1, 6, DraftShape(8, 4, 2), hub.now)
+    assert queued == QueueDraft(1, 1, 6, DraftShape(8, 4, 2), hub.now, "alice")
     hub.now += 0.25
     draft = only(Draft, hub.answer(peer, queued, DraftTree.chain([7, 8])))
     assert draft == Draft(tag, 1, 6, [7, 8], [-1, 0], 5, 7, 250_000)
+
+
+def round_of(hub: HubUnderTest, peer: Peer, request: DraftRequest, after_s: float = 0.0) -> QueueDraft:
+    """A request that comes after so long, and its answer 10 ms later."""
+    hub.now += after_s
+    peer.say(request)
+    queued = hub.take_done(QueueDraft)
+    hub.now += 0.01
+    hub.answer(peer, queued, DraftTree.chain([7, 8]))
+    return queued
+
+
+def test_a_request_tells_how_long_the_round_before_took_from_its_draft_on() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    assert round_of(hub, peer, a_request(tag, 1)).returned_s is None
+    told = msgspec.structs.replace(a_request(tag, 2), target_us=62_500)
+    second = round_of(hub, peer, told, after_s=0.125)
+    assert second.returned_s == pytest.approx(0.125)
+    assert second.target_s == 0.0625
+
+
+def test_a_request_that_follows_no_draft_ends_no_round() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    round_of(hub, peer, a_request(tag, 1))
+    peer.say(Extend(tag, 4, [5]))  # a new prompt begins
+    hub.take_done(Feed)
+    assert round_of(hub, peer, a_request(tag, 2, 5), after_s=5.0).returned_s is None
+    peer.say(a_request(tag, 3, 5))
+    hub.take_done(QueueDraft)
+    assert round_of(hub, peer, a_request(tag, 4, 5)).returned_s is None  # the one before was never answered
+
+
+def test_the_return_of_a_session_that_changed_its_connection_is_no_round() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    round_of(hub, peer, a_request(tag, 1))
+    peer.lose()
+    again = hub.connect()
+    again.say(Open(2, 0, 7, resume=tag))
+    assert round_of(hub, again, a_request(tag, 2), after_s=1.0).returned_s is None
 
 
 def test_the_same_request_again_brings_the_cached_draft() -> None:

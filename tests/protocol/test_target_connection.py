@@ -25,7 +25,7 @@ TAG = b"t" * 16
 
 def test_hello_goes_out_first_and_nothing_before_a_connection_stands() -> None:
     target = TargetUnderTest()
-    target.protocol.open_session(7, "greedy")
+    target.protocol.open_session([7], "greedy")
     assert target.sent() == []
     target.protocol.connected()
     assert target.sent() == [a_hello()]
@@ -134,7 +134,7 @@ def test_ports_that_are_none_and_tickets_that_would_forge_a_header_are_faults(we
 def test_messages_before_welcome_are_dropped_and_counted(message: HubMessage) -> None:
     target = TargetUnderTest()
     target.protocol.connected()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     assert target.hear(message) == []
     assert target.protocol.counters.dropped["out_of_order"] == 1
     assert not session.is_open
@@ -199,13 +199,13 @@ def test_text_from_the_hub_cannot_steer_the_terminal() -> None:
 def test_ready_opens_sessions_for_requests_in_either_order() -> None:
     target = TargetUnderTest()
     target.connect(ready=False)
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     opening = only(Open, target.sent())
     assert target.hear(Opened(opening.ref, TAG, 0)) == []
     assert not session.is_open
     assert target.hear(Ready("ngram")) == [HubReady("ngram"), SessionOpened(session)]
     assert session.is_open
-    later = target.protocol.open_session(7, "sampled")
+    later = target.protocol.open_session([7], "sampled")
     assert only(SessionOpened, target.hear(Opened(only(Open, target.sent()).ref, b"u" * 16, 0))).session is later
 
 

@@ -39,6 +39,21 @@ def test_a_draft_arrives_with_its_figures() -> None:
     assert event.frame_bytes == target.protocol.counters.bytes_down["Draft"]
 
 
+def test_a_request_tells_what_passed_here_since_the_draft_before() -> None:
+    target, session = opened()
+    told = []
+    for epoch, passed_s in ((1, 0.5), (2, 0.125), (3, 0.25)):
+        target.clock.now += passed_s
+        session.request(DraftShape(8, 4))
+        told.append(only(DraftRequest, target.sent()).target_us)
+        target.clock.now += 0.01  # on the link and at the hub: of no account here
+        if epoch < 3:
+            target.hear(a_draft(epoch))
+    session.request(DraftShape(8, 4))  # the third was not answered
+    told.append(only(DraftRequest, target.sent()).target_us)
+    assert told == [0, 125_000, 250_000, 0]
+
+
 def test_a_draft_arrives_once() -> None:
     target, session = opened()
     session.request(DraftShape(8, 4))

@@ -65,7 +65,7 @@ def rows_of(messages: list[object]) -> list[int]:
 
 def test_open_goes_out_when_welcomed() -> None:
     target = TargetUnderTest()
-    session = target.protocol.open_session(9, "sampled")
+    session = target.protocol.open_session([9], "sampled")
     assert not session.is_open
     target.connect(ready=False)
     opening = only(Open, target.sent())
@@ -77,7 +77,7 @@ def test_open_goes_out_when_welcomed() -> None:
 def test_rows_are_kept_until_the_session_is_open_and_sent_once() -> None:
     target = TargetUnderTest(codecs=[])
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     opening = only(Open, target.sent())
     session.append([1, 2])
     session.extend()
@@ -112,7 +112,7 @@ def test_features_travel_only_if_welcome_wants_them() -> None:
 @pytest.mark.parametrize("codec", ["f2", "i1"])
 def test_features_survive_until_a_hub_that_wants_them_comes(codec: str) -> None:
     target = TargetUnderTest(codecs=["f2", "i1"])
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     features = some_features(700)
     for start in range(0, 700, 7):
         session.append(range(start, start + 7), features[start : start + 7])
@@ -201,7 +201,7 @@ def test_nothing_is_asked_on_a_new_connection_before_the_session_is_resumed() ->
 def test_an_opened_of_the_last_connection_is_dropped() -> None:
     target = TargetUnderTest(codecs=[])
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     old = only(Open, target.sent())
     target.connect()
     new = only(Open, target.sent())
@@ -250,7 +250,7 @@ def test_an_expired_session_is_opened_anew_at_once() -> None:
 
 def test_a_hub_that_never_opens_is_not_asked_in_a_loop() -> None:
     target = TargetUnderTest()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     target.connect()
     opening = only(Open, target.sent())
     ended = only(SessionEnded, target.hear(Error("unknown_session", "no", "session", ref=opening.ref)))
@@ -338,7 +338,7 @@ def test_a_frame_that_the_hub_could_not_read_may_have_been_any_request() -> None
 def test_a_full_hub_is_asked_again_after_the_pause_it_names() -> None:
     target = TargetUnderTest(codecs=[])
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     opening = only(Open, target.sent())
     ended = only(
         SessionEnded, target.hear(Error("too_many_sessions", "full", "session", retry_after_ms=5000, ref=opening.ref))
@@ -428,7 +428,7 @@ def test_resync_from_rows_never_sent_is_malformed() -> None:
 def test_a_hub_that_claims_rows_it_was_never_sent_is_not_believed() -> None:
     target = TargetUnderTest(codecs=[])
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     session.append([1, 2, 3])
     opening = only(Open, target.sent())
     ended = only(SessionEnded, target.hear(Opened(opening.ref, TAG, 1)))
@@ -447,7 +447,7 @@ def test_resumed_under_another_tag_is_not_believed() -> None:
 
 def test_one_tag_for_two_sessions_is_not_believed() -> None:
     target, first = plain(rows=1)
-    second = target.protocol.open_session(8, "greedy")
+    second = target.protocol.open_session([8], "greedy")
     ended = only(SessionEnded, target.hear(Opened(only(Open, target.sent()).ref, TAG, 0)))
     assert ended.session is second
     assert first.is_open
@@ -457,7 +457,7 @@ def test_one_tag_for_two_sessions_is_not_believed() -> None:
 def test_opened_again_is_dropped() -> None:
     target = TargetUnderTest(codecs=[])
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     opening = only(Open, target.sent())
     session.append([1])
     assert len(target.hear(Opened(opening.ref, TAG, 0))) == 1
@@ -485,7 +485,7 @@ def test_close_goes_out_once_and_what_comes_late_is_dropped() -> None:
 def test_a_session_closed_before_it_was_opened_is_closed_when_it_is() -> None:
     target = TargetUnderTest()
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     opening = only(Open, target.sent())
     target.protocol.close_session(session)
     assert target.sent() == []
@@ -496,7 +496,7 @@ def test_a_session_closed_before_it_was_opened_is_closed_when_it_is() -> None:
 def test_a_session_closed_before_it_was_refused_is_forgotten() -> None:
     target = TargetUnderTest()
     target.connect()
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     opening = only(Open, target.sent())
     target.protocol.close_session(session)
     assert target.hear(Error("too_many_sessions", "full", "session", ref=opening.ref)) == []
@@ -507,7 +507,7 @@ def test_a_session_closed_before_it_was_refused_is_forgotten() -> None:
 
 def test_a_session_never_sent_is_closed_without_a_word() -> None:
     target = TargetUnderTest()
-    target.protocol.close_session(target.protocol.open_session(7, "greedy"))
+    target.protocol.close_session(target.protocol.open_session([7], "greedy"))
     target.connect()
     assert target.sent() == []
 
@@ -549,6 +549,6 @@ def test_sessions_of_one_connection_do_not_mix() -> None:
 def test_ready_alone_does_not_open_what_the_hub_has_not_opened() -> None:
     target = TargetUnderTest()
     target.connect(ready=False)
-    session = target.protocol.open_session(7, "greedy")
+    session = target.protocol.open_session([7], "greedy")
     assert [type(event).__name__ for event in target.hear(Ready("ngram"))] == ["HubReady"]
     assert not session.is_open

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from starsd_edge.bench.replay_engine import ReplayEngine
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.tiny_bundles import KINDS
+from tests.support.traces import letter_source, letter_trace
 
 CONTEXT = 512
-ENGINES = [*KINDS, pytest.param("torch", marks=pytest.mark.export), "prefix"]
+ENGINES = [*KINDS, pytest.param("torch", marks=pytest.mark.export), "prefix", "replay"]
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -21,6 +23,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     name = request.param
     if name == "prefix":
         return PrefixEngine(max_context=CONTEXT, feature_width=4)
+    if name == "replay":
+        return ReplayEngine(letter_trace(), letter_source(CONTEXT))
     bundles = request.getfixturevalue("tiny_bundles")
     if name == "torch":
         return _torch_engine(open_engine(bundles["fp32"]))

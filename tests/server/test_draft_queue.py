@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
-from starsd_server.draft_queue import Absorb, Answer, Begin, DraftQueue, End, Work
+from starsd_server.draft_queue import Absorb, Answer, Batch, Begin, DraftQueue, End, Work
 
 SHAPE = DraftShape(4, 4)
+NOW = 10.0
 
 
 def request(session: int, epoch: int = 1, base_len: int = 0) -> QueueDraft:
@@ -28,7 +29,7 @@ def feed(session: int, first_row: int, count: int) -> Feed:
 
 def drain(queue: DraftQueue) -> list[Work]:
     works = []
-    while (work := queue.take()) is not None:
+    while (work := queue.take(NOW)) is not None:
         works.append(work)
     assert not queue
     return works
@@ -38,8 +39,8 @@ def told(works: Sequence[Work]) -> list[tuple[str, int, int]]:
     """Each piece of work as (what, session, rows)."""
     lines = []
     for work in works:
-        if isinstance(work, Answer):
-            lines.append(("draft", work.request.session, 0 if work.rows is None else len(work.rows.ids)))
+        if isinstance(work, Batch):
+            lines += [("draft", a.request.session, 0 if a.rows is None else len(a.rows.ids)) for a in work.answers]
         elif isinstance(work, Absorb):
             lines.append(("feed", work.rows.session, len(work.rows.ids)))
         elif isinstance(work, Begin):
@@ -49,48 +50,53 @@ def told(works: Sequence[Work]) -> list[tuple[str, int, int]]:
     return lines
 
 
+def alone(work: Work | None) -> Answer:
+    """The one answer of a batch of one."""
+    assert isinstance(work, Batch)
+    (answer,) = work.answers
+    return answer
+
+
 def test_requests_are_served_in_order_of_arrival() -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     for session in (3, 1, 2):
         queue.put(request(session))
     assert told(drain(queue)) == [("draft", 3, 0), ("draft", 1, 0), ("draft", 2, 0)]
 
 
 def test_a_higher_epoch_supersedes_the_queued_one_and_keeps_its_place() -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     queue.put(request(1, epoch=1))
     queue.put(request(2, epoch=1))
     queue.put(feed(1, 0, 2))
     queue.put(request(1, epoch=2, base_len=2))
     assert (queue.depth.requests, queue.depth.superseded) == (2, 1)
-    first = queue.take()
-    assert isinstance(first, Answer)
+    first = alone(queue.take(NOW))
     assert (first.request.session, first.request.epoch, first.request.base_len) == (1, 2, 2)
     assert told(drain(queue)) == [("draft", 2, 0)]
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_lower_or_equal_epoch_never_replaces_the_queued_one(epoch: int) -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     queue.put(request(1, epoch=2))
     queue.put(request(1, epoch=epoch))
     works = drain(queue)
-    assert [work.request.epoch for work in works if isinstance(work, Answer)] == [2]
+    assert [alone(work).request.epoch for work in works] == [2]
 
 
 def test_rows_come_with_the_request_that_follows_them_as_one_piece() -> None:
-    queue = DraftQueue(rows_per_turn=8)
+    queue = DraftQueue(max_batch=1, rows_per_turn=8)
     queue.put(feed(1, 0, 3))
     queue.put(feed(1, 3, 2))
     queue.put(request(1))
-    work = queue.take()
-    assert isinstance(work, Answer)
+    work = alone(queue.take(NOW))
     assert work.rows is not None
     assert (work.rows.first_row, list(work.rows.ids)) == (0, [0, 1, 2, 3, 4])
 
 
 def test_a_long_prefill_goes_in_turns_and_other_sessions_are_served_between() -> None:
-    queue = DraftQueue(rows_per_turn=10, drafts_per_feed=2)
+    queue = DraftQueue(max_batch=1, rows_per_turn=10, drafts_per_feed=2)
     queue.put(feed(9, 0, 35))
     queue.put(request(9))
     for session in range(1, 5):
@@ -108,26 +114,26 @@ def test_a_long_prefill_goes_in_turns_and_other_sessions_are_served_between() ->
 
 
 def test_prefills_of_several_sessions_take_turns() -> None:
-    queue = DraftQueue(rows_per_turn=10)
+    queue = DraftQueue(max_batch=1, rows_per_turn=10)
     queue.put(feed(1, 0, 25))
     queue.put(feed(2, 0, 12))
     assert told(drain(queue)) == [("feed", 1, 10), ("feed", 2, 10), ("feed", 1, 10), ("feed", 2, 2), ("feed", 1, 5)]
 
 
 def test_rounds_do_not_starve_a_prefill() -> None:
-    queue = DraftQueue(rows_per_turn=10, drafts_per_feed=3)
+    queue = DraftQueue(max_batch=1, rows_per_turn=10, drafts_per_feed=3)
     queue.put(feed(9, 0, 30))
     served = []
     for epoch in range(1, 13):  # a request of a fast session is there whenever the thread looks
         queue.put(request(1, epoch))
-        work = queue.take()
+        work = queue.take(NOW)
         assert work is not None
         served.append(work)
     assert sum(isinstance(work, Absorb) for work in served) == 3
 
 
 def test_features_are_split_and_joined_with_their_rows() -> None:
-    queue = DraftQueue(rows_per_turn=4)
+    queue = DraftQueue(max_batch=1, rows_per_turn=4)
     features = np.arange(12, dtype=np.float16).reshape(6, 2)
     queue.put(Feed(NewRows(1, 0, [1, 2, 3], features[:3]), "alice"))
     queue.put(Feed(NewRows(1, 3, [4, 5, 6], features[3:]), "alice"))
@@ -145,18 +151,18 @@ def with_features(session: int, first_row: int, count: int, owner: str) -> Feed:
 
 
 def test_features_that_wait_are_counted_for_their_key_until_they_are_taken_or_dropped() -> None:
-    queue = DraftQueue(rows_per_turn=4)
+    queue = DraftQueue(max_batch=1, rows_per_turn=4)
     queue.put(with_features(1, 0, 10, "alice"))
     queue.put(with_features(1, 10, 1, "alice"))
     queue.put(with_features(2, 0, 2, "alice"))
     queue.put(with_features(3, 0, 5, "bob"))
     queue.put(feed(4, 0, 100))
     assert [queue.waiting_bytes(owner) for owner in ("alice", "bob", "carol")] == [13 * 16, 5 * 16, 0]
-    work = queue.take()
+    work = queue.take(NOW)
     assert isinstance(work, Absorb)
     assert queue.waiting_bytes("alice") == 9 * 16
     queue.put(request(2))
-    assert isinstance(queue.take(), Answer)
+    assert alone(queue.take(NOW)).request.session == 2
     assert queue.waiting_bytes("alice") == 7 * 16
     queue.put(DropSession(1))
     assert [queue.waiting_bytes(owner) for owner in ("alice", "bob")] == [0, 5 * 16]
@@ -165,12 +171,12 @@ def test_features_that_wait_are_counted_for_their_key_until_they_are_taken_or_dr
 
 
 def test_what_waits_holds_no_memory_of_what_was_taken() -> None:
-    queue = DraftQueue(rows_per_turn=60)
+    queue = DraftQueue(max_batch=1, rows_per_turn=60)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for session in range(20):
         queue.put(Feed(NewRows(session, 0, [1] * 64, np.ones((64, 4096), dtype=np.float16)), "alice"))
-    assert sum(isinstance(queue.take(), Absorb) for _ in range(20)) == 20
+    assert sum(isinstance(queue.take(NOW), Absorb) for _ in range(20)) == 20
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert queue.waiting_bytes("alice") == 20 * 4 * 8192
@@ -178,7 +184,7 @@ def test_what_waits_holds_no_memory_of_what_was_taken() -> None:
 
 
 def test_a_dropped_session_leaves_nothing_but_its_end() -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     queue.put(feed(1, 0, 500))
     queue.put(request(1))
     queue.put(request(2))
@@ -188,7 +194,7 @@ def test_a_dropped_session_leaves_nothing_but_its_end() -> None:
 
 
 def test_a_session_dropped_before_it_began_never_reaches_the_drafter() -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     queue.put(OpenSession(1, "ngram", 0, 7))
     queue.put(request(1))
     queue.put(DropSession(1))
@@ -196,17 +202,17 @@ def test_a_session_dropped_before_it_began_never_reaches_the_drafter() -> None:
 
 
 def test_room_is_made_before_it_is_taken() -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     queue.put(OpenSession(2, "ngram", 0, 7))
     queue.put(DropSession(1))
     assert told(drain(queue)) == [("end", 1, 0), ("begin", 2, 0)]
 
 
 def test_no_rows_are_no_work() -> None:
-    queue = DraftQueue()
+    queue = DraftQueue(max_batch=1)
     queue.put(feed(1, 0, 0))
     assert not queue
-    assert queue.take() is None
+    assert queue.take(NOW) is None
 
 
 ACTIONS = st.lists(
@@ -220,26 +226,33 @@ ACTIONS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(ACTIONS)
-def test_every_row_arrives_once_in_order_and_before_its_request(actions: list[tuple[str, int, int]]) -> None:
-    queue = DraftQueue(rows_per_turn=10, drafts_per_feed=2)
+@given(ACTIONS, st.integers(1, 4))
+def test_every_row_arrives_once_in_order_and_before_its_request(
+    actions: list[tuple[str, int, int]], max_batch: int
+) -> None:
+    queue = DraftQueue(max_batch=max_batch, rows_per_turn=10, drafts_per_feed=2)
     sent = dict.fromkeys(range(1, 5), 0)
     got: dict[int, list[int]] = {session: [] for session in sent}
     epochs = dict.fromkeys(sent, 0)
     answered = dict.fromkeys(sent, 0)
 
     def take() -> bool:
-        work = queue.take()
-        rows = work.rows if isinstance(work, Absorb | Answer) else None
+        work = queue.take(NOW)
+        parts = work.answers if isinstance(work, Batch) else [work]
+        for part in parts:
+            take_in(part)
+        return work is not None
+
+    def take_in(part: object) -> None:
+        rows = part.rows if isinstance(part, Absorb | Answer) else None
         if rows is not None:
             assert len(rows.ids) <= 10
             got[rows.session].extend(rows.ids)
-        if isinstance(work, Answer):
-            request = work.request
+        if isinstance(part, Answer):
+            request = part.request
             answered[request.session] = request.epoch
             assert got[request.session] == list(range(len(got[request.session])))
             assert len(got[request.session]) >= request.base_len
-        return work is not None
 
     for what, session, count in actions:
         if what == "feed":
@@ -254,4 +267,4 @@ def test_every_row_arrives_once_in_order_and_before_its_request(actions: list[tu
         pass
     assert {session: len(rows) for session, rows in got.items()} == sent
     assert answered == epochs
-    assert not isinstance(queue.take(), End)
+    assert not isinstance(queue.take(NOW), End)

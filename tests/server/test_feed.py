@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from starsd_edge.protocol.messages import SUBPROTOCOL, Open, Opened, Report
+from starsd_edge.protocol.messages import SUBPROTOCOL, Draft, DraftRequest, Open, Opened, Report
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, Snapshot, decode_snapshot
-from starsd_edge.telemetry.hub_facts import TargetReport
+from starsd_edge.telemetry.hub_facts import TargetFacts, TargetReport
 from starsd_server.facts import percentiles_ms
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.hub_client import HubClient, RunningHub, connect_to, running_hub
@@ -85,6 +86,52 @@ async def test_resumes_and_refusals_are_events() -> None:
             seen = await snapshot(watcher, lambda seen: ("refused", "orin") in happened(seen))
             assert ("resumed", "orin") in happened(seen)
             assert seen.events[-1].text == "unknown_session"
+
+
+@dataclass
+class FakeClock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_path_that_gets_slow_is_observed_told_and_forgiven() -> None:
+    """Seconds are made up; rounds are real."""
+    clock = FakeClock()
+    async with running_hub(clock=clock) as hub, hub.client() as client:
+        await client.introduce(target="orin")
+        text = [5, 6, 7, 5]
+        tag = await client.open(text)
+        epoch = 0
+
+        async def decode(rounds: int, return_s: float) -> TargetFacts:
+            nonlocal epoch
+            for _ in range(rounds):
+                clock.now += return_s
+                epoch += 1
+                await client.send(
+                    DraftRequest(
+                        tag, epoch, 3, 3 if epoch > 1 else 0, text[1:] if epoch == 1 else [], 4, 4, 1, target_us=30_000
+                    )
+                )
+                await client.expect(Draft)
+            (target,) = hub.hub.facts().targets
+            return target
+
+        usual = (await decode(30, 0.04)).latency
+        assert (usual.return_ms, usual.link_ms, usual.degraded) == (pytest.approx(40), pytest.approx(10), False)
+        slow = (await decode(4, 0.24)).latency
+        assert (slow.return_ms, slow.link_ms, slow.degraded) == (pytest.approx(240), pytest.approx(210), True)
+        assert slow.usual_ms == pytest.approx(10, rel=0.05)
+        assert not (await decode(5, 0.04)).latency.degraded
+        await client.send(Report(10, 10, 0, 30, 400, 50, 300_000, 20))
+        await client.send(Report(20, 20, 0, 60, 800, 50, 600_000, 20))
+        assert (await decode(1, 0.04)).latency.verify_ms == pytest.approx(30)
+        told = [(event.kind, event.target, event.text) for event in hub.hub._events.recent()]
+        assert told[2][:2] == ("degraded", "orin")
+        assert told[2][2].startswith("210.0 ms, usually 10.")
+        assert told[3][:2] == ("recovered", "orin")
 
 
 async def test_the_feed_needs_the_token_and_is_for_few() -> None:

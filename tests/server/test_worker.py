@@ -14,7 +14,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
 from starsd_server.drafters.contract import SessionRefusedError
-from starsd_server.worker import Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
+from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 SHAPE = DraftShape(4, 4)
 
@@ -92,13 +92,17 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
+    return bench_of(max_batch=1)
+
+
+def bench_of(max_batch: int) -> Bench:
     clock = FakeClock()
     drafter = FakeDrafter(clock)
     desk = DraftingDesk([drafter], clock)
-    queue = WorkQueue(DraftQueue(), clock)
+    queue = WorkQueue(DraftQueue(max_batch=max_batch), clock)
     outcomes: list[Outcome] = []
     died: list[bool] = []
-    worker = DraftWorker(desk, queue, outcomes.append, lambda: died.append(True), clock)
+    worker = DraftWorker(desk, queue, lambda done: outcomes.extend(done.outcomes), lambda: died.append(True), clock)
     return Bench(clock, drafter, desk, queue, worker, outcomes, died)
 
 
@@ -151,6 +155,84 @@ def test_a_drafter_that_raises_for_one_session_costs_that_session_only(bench: Be
     assert sorted(bench.drafter.rows) == [1, 3]
     health = bench.desk.health["fake"]
     assert (health.failures, health.sessions, health.drafts, health.failing) == (1, 2, 2, False)
+
+
+def test_a_batch_is_drafted_in_one_call_and_its_time_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(max_batch=16)
+    calls: list[list[int]] = []
+    draft = bench.drafter.draft
+
+    def counted(batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        calls.append(list(batch))
+        return draft(batch, shapes)
+
+    monkeypatch.setattr(bench.drafter, "draft", counted)
+    for session in (1, 2, 3):
+        bench.open(session)
+    bench.work(3)
+    for session in (1, 2, 3):
+        bench.queue.put(Feed(NewRows(session, 0, [5] * session), "alice"))
+        bench.request(session, epoch=session, base_len=session)
+        bench.clock.now += 0.125
+    assert bench.work(1) == [
+        Drafted(1, 1, 1, DraftTree.chain([1]), queue_us=375_000, service_us=250_000),
+        Drafted(2, 2, 2, DraftTree.chain([2]), queue_us=250_000, service_us=250_000),
+        Drafted(3, 3, 3, DraftTree.chain([3]), queue_us=125_000, service_us=250_000),
+    ]
+    assert calls == [[1, 2, 3]]
+    health = bench.desk.health["fake"]
+    assert (health.passes, health.drafts, health.rows) == (1, 3, 6)
+
+
+def test_one_of_a_batch_that_the_drafter_raises_for_costs_the_others_nothing() -> None:
+    def fail_for_two(session: int) -> None:
+        if session == 2:
+            raise ValueError
+
+    bench = bench_of(max_batch=16)
+    bench.drafter.on_draft = fail_for_two
+    for session in (1, 2, 3):
+        bench.open(session)
+    bench.work(3)
+    for session in (1, 2, 3):
+        bench.queue.put(Feed(NewRows(session, 0, [5] * session), "alice"))
+        bench.request(session)
+    outcomes = bench.work(1)
+    assert {outcome.session: type(outcome) for outcome in outcomes if not isinstance(outcome, Warm)} == {
+        1: Drafted,
+        2: Failed,
+        3: Drafted,
+    }
+    trees = {outcome.session: outcome.tree for outcome in outcomes if isinstance(outcome, Drafted)}
+    assert trees == {1: DraftTree.chain([1]), 3: DraftTree.chain([3])}  # rows were taken in once
+    assert sorted(bench.drafter.rows) == [1, 3]
+    assert bench.desk.health["fake"].failures == 1
+
+
+def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(max_batch=16)
+    extend = bench.drafter.extend
+
+    def refuse(batch: Sequence[NewRows]) -> None:
+        for rows in batch:
+            if 13 in rows.ids:
+                raise SessionRefusedError("no such token")
+            extend([rows])
+
+    monkeypatch.setattr(bench.drafter, "extend", refuse)
+    for session in (1, 2, 3):
+        bench.open(session)
+    bench.work(3)
+    for session in (1, 2, 3):
+        bench.queue.put(Feed(NewRows(session, 0, [13 if session == 2 else 5]), "alice"))
+        bench.request(session, epoch=4)
+    outcomes = bench.work(1)
+    assert Failed(2, 4, "no such token") in outcomes
+    drafted = [outcome for outcome in outcomes if isinstance(outcome, Drafted)]
+    assert [(outcome.session, outcome.tree) for outcome in drafted] == [
+        (1, DraftTree.chain([1])),
+        (3, DraftTree.chain([1])),
+    ]
 
 
 def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> None:
@@ -235,7 +317,7 @@ def test_the_queue_is_never_left_waiting(bench: Bench) -> None:
 
 
 def test_a_thread_that_dies_of_its_own_says_so(bench: Bench) -> None:
-    def deliver(outcome: Outcome) -> None:
+    def deliver(done: Done) -> None:
         raise RuntimeError("a fault of ours")
 
     died = threading.Event()

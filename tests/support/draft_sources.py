@@ -35,10 +35,10 @@ class ScriptedDrafts:
         self.opened = 0
         self.ended = 0
 
-    def begin(self, t_first: int, sampling_kind: str) -> None:
+    def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         assert self.opened == self.ended, "the last answer was not ended"
         self.opened += 1
-        self.text = [t_first]
+        self.text = [prompt[0]]
         self.features = []
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:

@@ -21,9 +21,9 @@ class DrafterDrafts:
         self._drafter = drafter
         self._session = 0
 
-    def begin(self, t_first: int, sampling_kind: str) -> None:
+    def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         self._session += 1
-        self._drafter.open(self._session, 0, t_first)
+        self._drafter.open(self._session, 0, prompt[0])
         self._rows = 0
         self._fresh: list[int] = []
         self._features: list[npt.NDArray[np.float16]] = []

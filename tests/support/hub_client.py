@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -183,13 +183,17 @@ def free_ports(count: int) -> range:
 
 @asynccontextmanager
 async def running_hub(
-    drafters: Sequence[Drafter] = (), settings: HubSettings | None = None, required: bool = False, port: int = 0
+    drafters: Sequence[Drafter] = (),
+    settings: HubSettings | None = None,
+    required: bool = False,
+    port: int = 0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[RunningHub]:
     """A hub on a loopback port (0: a free one); it drafts by n-grams where nothing else is given or fits."""
     fallback = NgramDrafter(max_sessions=64)
     registry = DrafterRegistry(drafters or [fallback], fallback, required)
     sock: socket.socket = bind("127.0.0.1", port, has_token=False)
-    hub = Hub(registry, settings or HubSettings(), time.monotonic)
+    hub = Hub(registry, settings or HubSettings(), clock)
     await hub.start(sock)
     try:
         yield RunningHub(hub, sock.getsockname()[1])

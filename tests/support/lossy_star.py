@@ -48,6 +48,8 @@ from tests.support.wire import VOCAB, WIDTH, a_hello, promised
 CONTEXT = 160
 MAX_TREE = 10
 MAX_DEPTH = 4
+PROMPT = 9
+"""Tokens that a sequence begins with, whether or not their rows are there yet."""
 PORTS = range(9000, 9003)
 
 
@@ -266,7 +268,9 @@ class LossyStar:
 
     def open(self) -> None:
         """The target begins a sequence."""
-        self.sessions[self.next_session] = self.target.open_session(self.next_session, "greedy")
+        number = self.next_session
+        prompt = [number, *(true_token(number, row) for row in range(PROMPT - 1))]
+        self.sessions[number] = self.target.open_session(prompt, "greedy")
         self.next_session += 1
         self.collect()
 
@@ -390,10 +394,9 @@ class LossyStar:
         self.wait(700 if len(self.fed) % 2 else 6)
         self.connect()
         self.pump()
-        for session in self.sessions.values():
+        for number, session in self.sessions.items():
+            self.append(number, max(0, PROMPT - session.rows))  # the prefill is over
             session.extend()
-            if self.window is not None:
-                session.request(DraftShape(0, 0))  # under a window a session begins with its first request
         self.pump()
         self.arrived.clear()
         asked = {session: (session.request(DraftShape(5, 3, 2)), session.rows) for session in self.sessions.values()}
@@ -415,4 +418,4 @@ class LossyStar:
         assert len(ports) == len(set(ports)) <= len(self.leases) <= len(PORTS)
         for fed in self.fed.values():
             session = self.sessions.get(fed.number)
-            assert session is None or fed.rows <= session.rows
+            assert session is None or fed.rows <= max(session.rows, PROMPT)

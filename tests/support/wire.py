@@ -209,7 +209,7 @@ class TargetUnderTest:
 
     def open(self, tag: bytes = b"t" * 16, t_first: int = 7) -> TargetSession:
         """A session that the hub opened under this tag."""
-        session = self.protocol.open_session(t_first, "greedy")
+        session = self.protocol.open_session([t_first], "greedy")
         ref = [message.ref for message in self.sent() if isinstance(message, Open)][-1]
         assert only(SessionOpened, self.hear(Opened(ref, tag, 0))).session is session
         return session

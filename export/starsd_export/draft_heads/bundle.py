@@ -61,7 +61,7 @@ def export_draft_bundle(
     require_replaceable(destination)
     progress(DRAFT_STEPS[0])
     checkpoint = open_checkpoint(source)
-    trained = _shipped_head(checkpoint) if head == SHIPPED else _read_head(Path(head), checkpoint)
+    trained = find_head(head, checkpoint)
     spec = trained.record.spec
     progress(DRAFT_STEPS[1])
     model = checkpoint.load()
@@ -91,6 +91,18 @@ def export_draft_bundle(
         )
         write_manifest(staging, manifest)
     return load_draft_bundle(destination)
+
+
+def find_head(head: str, checkpoint: Checkpoint) -> TrainedHead:
+    """A head for a checkpoint.
+
+    Args:
+        head: as for `export_draft_bundle`.
+
+    Raises:
+        UsageError: there is none, or it is for another target.
+    """
+    return _shipped_head(checkpoint) if head == SHIPPED else _read_head(Path(head), checkpoint)
 
 
 def write_public(checkpoint: Checkpoint, head: TrainedHead, directory: Path) -> None:

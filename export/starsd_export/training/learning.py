@@ -6,6 +6,7 @@ weighted low, the distance between predicted and true features, without which de
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,11 +116,10 @@ def survival(hits: torch.Tensor, batch: Batch) -> tuple[npt.NDArray[np.int64], n
     return reached, survived
 
 
-def untrained(spec: HeadSpec, embedding: torch.Tensor, output: torch.Tensor, seed: int) -> TorchHead:
-    """A head that predicts the next feature to be the last one, and has all to learn.
+def untrained(spec: HeadSpec, seed: int) -> dict[str, torch.Tensor]:
+    """Tensors, by our names, of a head that predicts the next feature to be the last one, and has all to learn.
 
-    Args:
-        embedding: [V, H]; output: [Vd, H]; both the target's, and not trained.
+    Embedding and output matrix are not among them.
     """
     draw = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -132,6 +132,17 @@ def untrained(spec: HeadSpec, embedding: torch.Tensor, output: torch.Tensor, see
             tensors[name] = torch.randn(shape, generator=draw) * shape[-1] ** -0.5
     if "fc.weight" in tensors:
         tensors["fc.weight"][:, spec.hidden_size :] = torch.eye(spec.hidden_size)
+    return tensors
+
+
+def head_to_train(
+    spec: HeadSpec, tensors: Mapping[str, torch.Tensor], embedding: torch.Tensor, output: torch.Tensor
+) -> TorchHead:
+    """A head whose tensors ask for gradients.
+
+    Args:
+        embedding: [V, H]; output: [Vd, H]; both the target's, and not trained.
+    """
     head = TorchHead(spec, {**tensors, "embed.weight": embedding, "lm_head.weight": output})
     for name, parameter in head.named_parameters():
         parameter.requires_grad_(name not in ("embed_weight", "lm_head_weight"))

@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import tokenizers
 import torch
 from transformers import PreTrainedModel
 
+from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bundles.fingerprints import feature_fingerprint
 from starsd_edge.bundles.integrity import staged_directory
 from starsd_edge.bundles.manifest import TextRules
@@ -25,10 +27,11 @@ from starsd_edge.runtime.torch_model import head_width
 from starsd_edge.text.frame import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.checkpoint import Checkpoint
+from starsd_export.draft_heads.bundle import find_head
 from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, is_trained_head, write_trained
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
-from starsd_export.training.learning import Lesson, untrained
+from starsd_export.training.learning import Lesson, head_to_train, untrained
 from starsd_export.training.loop import Report, Trainer, TrainingPlan, read_log
 from starsd_export.training.plot import PLOT_NAME, write_plot
 from starsd_export.training.texts import TEXTS_NAME, Text, Writer, WritingPlan, read_files, write_texts
@@ -47,12 +50,16 @@ class HeadPlan:
     Attributes:
         tokens: of text that the model writes for itself, where no data is given.
         data: a user's files of plain text.
+        messages: a user's file of messages, one per line, that the model answers where it writes the text.
+        start: the head that is trained on, as for `export_draft_bundle`; None for a new one.
         draft_vocabulary: ids that the head can guess.
         bfloat16: write and look at the texts in bfloat16: several times as fast on processors that have it.
     """
 
     tokens: int = 500_000
     data: tuple[Path, ...] = ()
+    messages: Path | None = None
+    start: str | None = None
     draft_vocabulary: int = 8192
     bfloat16: bool = False
     writing: WritingPlan = field(default_factory=WritingPlan)
@@ -85,6 +92,8 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
     _require_replaceable(output)
     tokenizer = checkpoint_tokenizer(checkpoint)
     given = _given_texts(tokenizer, plan)
+    messages = [] if plan.messages is None else read_messages(plan.messages)
+    start = None if plan.start is None else _start(plan.start, checkpoint)
     _claim(work, checkpoint, plan)  # what is refused leaves nothing
     model = checkpoint.load()
     model.set_attn_implementation(STOCK_ATTENTION)
@@ -92,12 +101,20 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
     output_matrix = model.get_output_embeddings().weight.detach().clone()
     if plan.bfloat16:
         model = model.to(torch.bfloat16)
-    store = _store(model, given or _own_texts(model, tokenizer, work, plan, watcher), work, watcher)
+    if not given:
+        writer = _writer(model, tokenizer, [tokenizer.encode(message) for message in messages], plan)
+        given = _own_texts(writer, work, plan, watcher)
+    store = _store(model, given, work, watcher)
     said = store.texts[max(1, round(plan.training.held_out * len(store.texts))) :]
     vocabulary = choose_vocabulary(said, plan.draft_vocabulary, model.config.vocab_size, tokenizer.eos_ids)
-    spec = head_spec(model, len(vocabulary))
+    if start is None:
+        spec = head_spec(model, len(vocabulary))
+        tensors = untrained(spec, plan.training.seed)
+    else:
+        spec = msgspec.structs.replace(start.record.spec, draft_vocab_size=len(vocabulary))
+        tensors = {name: tensor for name, tensor in start.tensors.items() if name not in FROM_TARGET}
     del model
-    head = untrained(spec, embedding, output_matrix[torch.from_numpy(vocabulary)], plan.training.seed)
+    head = head_to_train(spec, tensors, embedding, output_matrix[torch.from_numpy(vocabulary)])
     lesson = Lesson(embedding, vocabulary, _typical_size(store), plan.training.loss)
     trainer = Trainer(head, lesson, store, plan.training, work)
     watcher.stage("training", trainer.updates)
@@ -142,6 +159,13 @@ def _require_replaceable(output: Path) -> None:
         raise UsageError(f"{output} holds files and no head: name a new directory, or empty this one first")
 
 
+def _start(name: str, checkpoint: Checkpoint) -> TrainedHead:
+    head = find_head(name, checkpoint)
+    if head.record.spec.kind != "eagle":
+        raise UsageError(f"{name} is an EAGLE-3 head, and only EAGLE-1 heads are trained here: leave --start out")
+    return head
+
+
 def _claim(work: Path, checkpoint: Checkpoint, plan: HeadPlan) -> None:
     """One plan per working directory: stages of different plans do not fit together."""
     work.mkdir(parents=True, exist_ok=True)
@@ -166,11 +190,12 @@ def _store(model: PreTrainedModel, texts: Sequence[Text], work: Path, watcher: W
     return gather_features(model, texts, work, watcher.done)
 
 
-def _own_texts(
-    model: PreTrainedModel, tokenizer: Tokenizer, work: Path, plan: HeadPlan, watcher: Watcher
-) -> Sequence[Text]:
+def _writer(model: PreTrainedModel, tokenizer: Tokenizer, messages: Sequence[list[int]], plan: HeadPlan) -> Writer:
     frame = ChatFrame.of(lambda message: tokenizer.encode_chat([{"role": "user", "content": message}]))
-    writer = Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed))
+    return Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed), messages)
+
+
+def _own_texts(writer: Writer, work: Path, plan: HeadPlan, watcher: Watcher) -> Sequence[Text]:
     watcher.stage("writing texts", plan.tokens)
     return write_texts(writer.write_batch, work / TEXTS_NAME, plan.tokens, watcher.done)
 
@@ -185,6 +210,8 @@ def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Report
         "tokens": int(store.offsets[-1]),
         "texts": len(store.texts),
         "own_texts": not plan.data,
+        "messages": None if plan.messages is None else plan.messages.name,
+        "start": plan.start,
         "coverage": round(coverage(store.texts, vocabulary), 4),
         "seed": plan.training.seed,
         "updates": latest.updates,

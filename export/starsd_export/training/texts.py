@@ -36,7 +36,7 @@ class Text(msgspec.Struct, frozen=True):
 
     Attributes:
         ids: all of its tokens.
-        start: how many of them are the same in every text, and teach nothing.
+        start: how many of them teach nothing: they are the same in every text, or not the model's own.
     """
 
     ids: list[int]
@@ -84,12 +84,14 @@ class Writer:
         prompts = [[*self.frame.head, *message, *self.frame.tail] for message in messages]
         temperature = _ANSWER_TEMPERATURES[number % len(_ANSWER_TEMPERATURES)]
         answers = self._continue(prompts, self.plan.answer_tokens, temperature, keep_end=True)
-        start = max(0, len(self.frame.head) - 1)
         return [
-            Text([*prompt, *answer], start)
+            Text([*prompt, *answer], self._start(prompt))
             for prompt, answer in zip(prompts, answers, strict=True)
             if len(answer) >= _LEAST_ANSWER
         ]
+
+    def _start(self, prompt: Sequence[int]) -> int:
+        return max(0, len(prompt if self.messages else self.frame.head) - 1)
 
     def _given(self, number: int) -> list[Sequence[int]]:
         first = number * self.plan.batch

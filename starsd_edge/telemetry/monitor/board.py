@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from starsd_edge.telemetry.feed import Event
+from starsd_edge.telemetry.hub_facts import LatencyFacts
 
 ON = "on"
 """State of a target whose last round used the hub's draft."""
@@ -58,6 +59,7 @@ class TargetRow:
         port: of the hub's, the one it is connected to; 0 where that is not known.
         rtt_history: milliseconds, one for each snapshot, oldest first.
         state: `ON`, or why its rounds go without the hub.
+        latency: of its rounds as the hub observes them.
     """
 
     key: str
@@ -78,6 +80,7 @@ class TargetRow:
     spoken: Spoken
     state: str
     port: int = 0
+    latency: LatencyFacts = field(default_factory=LatencyFacts)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class HubRow:
         busy, idle, lag: shares of the drafting thread's time.
         queue_requests, queue_rows: waiting now.
         batch: drafts of one run of a drafter; None while it made none.
+        last_batch: drafts of the last run.
+        policy: the rule by which requests are ordered now.
     """
 
     hub_id: str = ""
@@ -124,6 +129,8 @@ class HubRow:
     acceptance: Acceptance = field(default_factory=Acceptance)
     auth_failures: int = 0
     turned_away: int = 0
+    last_batch: int = 0
+    policy: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from starsd_edge.protocol.reasons import MEANINGS
 from starsd_edge.telemetry.feed import Event
+from starsd_edge.telemetry.hub_facts import LatencyFacts
 from starsd_edge.telemetry.monitor.board import FAILING, ON, WARMING, TargetRow
 from starsd_edge.telemetry.monitor.formats import Marks, clock, count, milliseconds, number, percent, size, sparkline
 from starsd_edge.telemetry.monitor.parts import acceptance_lines, accepted_of, event_line, heading
@@ -20,9 +21,9 @@ _STATES = {
     **MEANINGS,
 }
 _COLUMNS = {
-    "RTT, least": "round trip of the connection in ms: now, least of late, course",
+    "RTT, least": "round trip, ms: now, least of late, course; yellow: degraded",
     "wait ms": "in the hub's queue: median / 99th percentile",
-    "verify": "the target's own forward pass, ms a round",
+    "back, verify": "from a draft to the next request; the pass in it, ms",
     "accepted": "nodes of a draft that came true / nodes of a draft",
     "tok/s, plain": "tokens a second in rounds with a draft, and without",
     "of hub, own": "share of rounds with a draft of the hub, of the target's own",
@@ -41,6 +42,7 @@ def detail_lines(row: TargetRow, events: Sequence[Event], uptime_s: float, width
         ("drafting", f"{row.state}: {_STATES.get(row.state, 'a reason of a newer target')}"),
         ("RTT", f"{milliseconds(row.rtt_ms)} ms, least {milliseconds(row.min_rtt_ms)} ms"),
         ("", sparkline(row.rtt_history, max(8, width - _LABEL - 2), marks)),
+        ("round", _round(row.latency)),
         ("wait in the queue", f"{milliseconds(row.queue_ms_p50)} ms median, {milliseconds(row.queue_ms_p99)} ms p99"),
         ("drafts", f"{number(row.drafts_per_s)}/s, accepted/nodes {accepted_of(row.acceptance)}"),
         ("verify", f"{milliseconds(spoken.verify_ms)} ms a round, {milliseconds(spoken.wait_ms)} ms waiting"),
@@ -52,6 +54,20 @@ def detail_lines(row: TargetRow, events: Sequence[Event], uptime_s: float, width
     lines += [Text.assemble((f"{label:<{_LABEL}}", "dim"), text) for label, text in figures]
     lines += [heading("acceptance by level", width), *acceptance_lines(row.acceptance, min(width, 70), marks)]
     return [*lines, heading("events", width), *(event_line(event) for event in reversed(events))]
+
+
+def _round(latency: LatencyFacts) -> str:
+    """From a draft to the next request as the hub sees it, and the network's part of it."""
+    parts = [_spread(latency.return_ms, latency.return_deviation_ms)]
+    if latency.link_ms is not None:
+        parts.append(f"network {_spread(latency.link_ms, latency.link_deviation_ms)}")
+    if latency.degraded:
+        parts.append(f"degraded from {milliseconds(latency.usual_ms)} ms")
+    return ", ".join(parts)
+
+
+def _spread(value_ms: float | None, deviation_ms: float) -> str:
+    return f"{milliseconds(value_ms)} ms" + (f" +-{milliseconds(deviation_ms)}" if value_ms is not None else "")
 
 
 def help_lines() -> list[Text]:

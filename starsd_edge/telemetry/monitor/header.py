@@ -57,6 +57,7 @@ def _traffic(hub: HubRow) -> list[Text]:
         Text(f"draft {pair(milliseconds(hub.draft_ms_p50), milliseconds(hub.draft_ms_p99))} ms"),
         Text(f"up {size(hub.bytes_up_per_s)}/s"),
         Text(f"down {size(hub.bytes_down_per_s)}/s"),
+        *([Text(f"order {hub.policy[:8]}")] if hub.policy else []),
         Text(f"no token {count(hub.auth_failures)}"),
         Text(f"turned away {count(hub.turned_away)}"),
     ]

@@ -9,7 +9,15 @@ import re
 from collections.abc import Iterator
 
 from starsd_edge.telemetry.feed import FEED_VERSION, FeedError, Snapshot
-from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, QueueDepth, TargetFacts, TimeUse
+from starsd_edge.telemetry.hub_facts import (
+    BatchFacts,
+    DrafterFacts,
+    HubFacts,
+    Judgement,
+    QueueDepth,
+    TargetFacts,
+    TimeUse,
+)
 
 _SAMPLE = re.compile(r"^(starsd_\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -73,6 +81,8 @@ def read_metrics(text: str, at_s: float) -> Snapshot:
         auth_failures=page.whole("starsd_auth_failures_total"),
         turned_away=page.whole("starsd_turned_away_total"),
         drafted=_all_drafts(page),
+        policy_in_use=next(page.labels("starsd_policy_in_use"), ""),
+        batches=BatchFacts(page.whole("starsd_batch_size"), page.whole("starsd_batch_limit")),
     )
     return Snapshot(FEED_VERSION, facts)
 

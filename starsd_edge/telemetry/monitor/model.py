@@ -134,6 +134,7 @@ class _TargetTrail:
             spoken=self._spoken,
             state=_state(before, facts, drafter),
             port=facts.port,
+            latency=facts.latency,
         )
 
 
@@ -182,6 +183,8 @@ def _hub_row(before: HubFacts, facts: HubFacts, acceptance: Acceptance) -> HubRo
         acceptance=acceptance,
         auth_failures=facts.auth_failures,
         turned_away=facts.turned_away,
+        last_batch=facts.batches.last,
+        policy=printable(facts.policy_in_use),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from starsd_edge.telemetry.feed import FAILED, JOINED, REFUSED, RESUMED, TURNED_AWAY, WARM, Event
+from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM, Event
 from starsd_edge.telemetry.monitor.board import Acceptance
 from starsd_edge.telemetry.monitor.formats import Marks, bar, clock, number, pair
 
@@ -15,6 +15,8 @@ _EVENT_STYLES = {
     REFUSED: "yellow",
     TURNED_AWAY: "yellow",
     FAILED: "red",
+    DEGRADED: "yellow",
+    RECOVERED: "green",
 }
 
 

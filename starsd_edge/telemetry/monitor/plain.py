@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from starsd_edge.telemetry.monitor.board import ON, Board
-from starsd_edge.telemetry.monitor.formats import clock, count, milliseconds, number, pair, percent, size
+from starsd_edge.telemetry.monitor.formats import ABSENT, clock, count, milliseconds, number, pair, percent, size
 from starsd_edge.telemetry.monitor.parts import accepted_of
 
 
@@ -21,6 +21,7 @@ def plain_line(board: Board) -> str:
             f"idle {percent(hub.idle)}",
             f"queue {count(hub.queue_requests)}",
             f"batch {number(hub.batch)}",
+            f"order {hub.policy or ABSENT}",
             f"drafts/s {number(hub.drafts_per_s)}",
             f"wait {pair(milliseconds(hub.queue_ms_p50), milliseconds(hub.queue_ms_p99))} ms",
             f"accepted {accepted_of(hub.acceptance)}",

@@ -82,6 +82,7 @@ def _every_column(width: int, marks: Marks) -> list[_Column]:
         _Column("least", 5, 2, lambda row: milliseconds(row.min_rtt_ms)),
         _Column("", cells, 3, lambda row: sparkline(row.rtt_history, cells, marks), lambda row: "cyan", left=True),
         _Column("wait ms", 10, 4, lambda row: pair(milliseconds(row.queue_ms_p50), milliseconds(row.queue_ms_p99))),
+        _Column("back", 5, 6, lambda row: milliseconds(row.latency.return_ms), _back_style),
         _Column("verify", 6, 5, lambda row: milliseconds(row.spoken.verify_ms)),
         _Column("accepted", 9, 3, lambda row: accepted_of(row.acceptance)),
         _Column("tok/s", 5, 1, lambda row: number(row.spoken.tokens_per_s)),
@@ -95,7 +96,13 @@ def _every_column(width: int, marks: Marks) -> list[_Column]:
     ]
 
 
+def _back_style(row: TargetRow) -> str:
+    return "yellow" if row.latency.degraded else ""
+
+
 def _rtt_style(row: TargetRow) -> str:
+    if row.latency.degraded:
+        return "yellow"
     if row.rtt_ms is None or row.min_rtt_ms is None:
         return ""
     return "yellow" if row.rtt_ms > _FAR * row.min_rtt_ms + 1.0 else ""

@@ -1,0 +1,53 @@
+"""What passes cost and how large they are. Kept on the event loop: the drafting thread loses no time with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.hub_facts import BatchFacts, ServiceFacts
+from starsd_edge.telemetry.service_model import ServiceModel, size_of
+from starsd_server.draft_queue import ROWS_OF_A_ROUND, Absorb, Batch
+from starsd_server.worker import Done
+
+
+class DraftBooks:
+    """Attributes:
+    models: S(b, shape) as measured, by drafter.
+    """
+
+    def __init__(self, drafters: Iterable[str], max_batch: int) -> None:
+        self.models = {drafter: ServiceModel() for drafter in drafters}
+        self._sizes = [0] * max_batch
+        self._last = 0
+
+    def take_in(self, done: Done) -> None:
+        """Work was done."""
+        work, model = done.work, self.models.get(done.drafter)
+        if model is None:
+            return
+        if isinstance(work, Batch):
+            self._last = len(work.answers)
+            self._sizes[self._last - 1] += 1
+            rows = [len(answer.rows.ids) for answer in work.answers if answer.rows is not None]
+            if done.is_clean and max(rows, default=0) <= ROWS_OF_A_ROUND:
+                model.observe(size_of([answer.request.shape for answer in work.answers]), done.service_s)
+        elif isinstance(work, Absorb) and done.is_clean:
+            model.observe_rows(len(work.rows.ids), done.service_s)
+
+    def predict(self, drafter: str, shape: DraftShape) -> float:
+        """Expected seconds of a pass of this drafter for one request."""
+        return self.models[drafter].cost.predict(size_of([shape]))
+
+    def batches(self) -> BatchFacts:
+        """Sizes so far."""
+        return BatchFacts(self._last, len(self._sizes), list(self._sizes))
+
+    def service(self, drafter: str) -> ServiceFacts:
+        """What is known of a drafter's times."""
+        model = self.models[drafter]
+        cost = model.cost
+        if not model.passes:
+            return ServiceFacts()
+        parts = (cost.fixed_s, cost.per_session_s, cost.per_level_s, cost.per_node_s, model.row_s)
+        return ServiceFacts(model.passes, *(round(1e3 * part, 4) for part in parts))

@@ -1,0 +1,104 @@
+"""Drafters of the timing backend: a real one that is made slower, or always wrong. Never part of a hub for users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.protocol.rows import NewRows
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.contract import Drafter
+
+
+class _Wrapped:
+    """A drafter that passes everything on to another."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    @property
+    def kind(self) -> str:
+        """See `Drafter`."""
+        return self._drafter.kind
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Drafter`."""
+        return self._drafter.fingerprint
+
+    @property
+    def feature_codecs(self) -> tuple[str, ...]:
+        """See `Drafter`."""
+        return self._drafter.feature_codecs
+
+    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+        """See `Drafter`."""
+        return self._drafter.refuses(tokenizer_fp, feature_fp)
+
+    def warm_up(self) -> None:
+        """See `Drafter`."""
+        self._drafter.warm_up()
+
+    def open(self, session: int, first_row: int, t_first: int) -> None:
+        """See `Drafter`."""
+        self._drafter.open(session, first_row, t_first)
+
+    def close(self, session: int) -> int:
+        """See `Drafter`."""
+        return self._drafter.close(session)
+
+    def extend(self, batch: Sequence[NewRows]) -> None:
+        """See `Drafter`."""
+        self._drafter.extend(batch)
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        """See `Drafter`."""
+        return self._drafter.draft(batch, shapes)
+
+
+class SlowedDrafter(_Wrapped):
+    """Keeps the drafting thread for as long as a slower device would. Taking in rows takes the time it takes.
+
+    Args:
+        drafter: does the work; where it takes longer by itself, that is how long it takes.
+        begin: called at the beginning of a pass; gives what `end` is to be told.
+        end: called with that and the number of sessions; returns when the pass is over.
+    """
+
+    def __init__(self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float, int], None]) -> None:
+        super().__init__(drafter)
+        self._begin = begin
+        self._end = end
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        """See `Drafter`."""
+        began = self._begin()
+        trees = self._drafter.draft(batch, shapes)
+        self._end(began, len(batch))
+        return trees
+
+
+class WrongDrafter(_Wrapped):
+    """Guesses as many tokens as the other one, and never the right one.
+
+    Args:
+        wrong_ids: tokens that no text holds, as many as a node may have children.
+    """
+
+    def __init__(self, drafter: Drafter, wrong_ids: Sequence[int]) -> None:
+        super().__init__(drafter)
+        self._wrong_ids = np.asarray(wrong_ids, dtype=np.int64)
+
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        """See `Drafter`."""
+        return [self._wrong(tree) for tree in self._drafter.draft(batch, shapes)]
+
+    def _wrong(self, tree: DraftTree) -> DraftTree:
+        """The same tree with other tokens, of which no two siblings share one."""
+        tokens: npt.NDArray[np.int64] = np.zeros(len(tree), dtype=np.int64)
+        for children in tree.children.values():
+            for place, node in enumerate(children.values()):
+                tokens[node] = self._wrong_ids[place % len(self._wrong_ids)]
+        return DraftTree(tokens, tree.parents)

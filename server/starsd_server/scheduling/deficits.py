@@ -1,0 +1,92 @@
+"""Deficit round robin over drafter time (Shreedhar and Varghese, 1996), for sessions with one request at a time.
+
+Each round gives each session a quantum times its weight; a request is served once its session has saved up its cost.
+What a session does not use it keeps, up to two quanta, also while it is away verifying: so one with a long return gets
+its share all the same. The time that was really spent is settled when it is known.
+
+A round ends as soon as none of those that wait can pay, however many of them that takes, so nothing is ever held back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starsd_server.scheduling.contract import Rank, Waiting
+
+MOST_SAVED = 2.0
+"""Quanta that a session can save up, and owe."""
+_FIRST_QUANTUM_S = 0.01
+_QUANTUM_GAIN = 1 / 16
+
+
+@dataclass
+class _Account:
+    """What a session has saved up at a moment of the rounds."""
+
+    saved_s: float
+    at: float
+    weight: float
+    cost_s: float = 0.0
+    charged_s: float = 0.0
+
+
+class DeficitRoundRobin:
+    """See the module. The quantum is what a request costs on average."""
+
+    name = "drr"
+
+    def __init__(self) -> None:
+        self._quantum_s = _FIRST_QUANTUM_S
+        self._granted_s = 0.0
+        """Quanta given so far to a session of weight 1."""
+        self._accounts: dict[int, _Account] = {}
+
+    def rank(self, waiting: Waiting, now: float) -> Rank:
+        """See `Policy`: rounds until it can be served, then time of arrival."""
+        return float(math.ceil(self._missing(waiting) / self._quantum_s)), waiting.arrived
+
+    def arrived(self, waiting: Waiting) -> None:
+        """See `Policy`."""
+        account = self._accounts.get(waiting.session)
+        if account is None:
+            account = self._accounts[waiting.session] = _Account(0.0, self._granted_s, waiting.terms.weight)
+        account.saved_s, account.at = self._saved(account), self._granted_s
+        account.cost_s = waiting.cost_s
+
+    def taken(self, batch: Sequence[Waiting], left: int) -> None:
+        """See `Policy`. Those that go along with the first are served on credit."""
+        self._granted_s += self._quantum_s * math.ceil(self._missing(batch[0]) / self._quantum_s)
+        for waiting in batch:
+            account = self._accounts[waiting.session]
+            account.saved_s, account.at = self._saved(account) - waiting.cost_s, self._granted_s
+            account.charged_s, account.cost_s = waiting.cost_s, 0.0
+
+    def spent(self, session: int, seconds: float) -> None:
+        """See `Policy`."""
+        self._quantum_s += _QUANTUM_GAIN * (seconds - self._quantum_s)
+        account = self._accounts.get(session)
+        if account is not None:
+            debt = -MOST_SAVED * self._quantum_s * account.weight
+            account.saved_s = max(debt, account.saved_s + account.charged_s - seconds)
+            account.charged_s = 0.0
+
+    def forget(self, session: int) -> None:
+        """See `Policy`."""
+        self._accounts.pop(session, None)
+
+    def begin_anew(self) -> None:
+        """All sessions have saved nothing."""
+        for account in self._accounts.values():
+            account.saved_s, account.at = 0.0, self._granted_s
+
+    def _missing(self, waiting: Waiting) -> float:
+        """Seconds that a session of weight 1 is still to be granted until this request can be served."""
+        account = self._accounts[waiting.session]
+        return max(0.0, (waiting.cost_s - self._saved(account)) / account.weight)
+
+    def _saved(self, account: _Account) -> float:
+        """What a session waits for it may save up, however dear it is; else it could never be served."""
+        most = max(MOST_SAVED * self._quantum_s * account.weight, account.cost_s)
+        return min(most, account.saved_s + (self._granted_s - account.at) * account.weight)

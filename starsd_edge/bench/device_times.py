@@ -1,0 +1,113 @@
+"""How long a modelled device and a modelled link take, and keeping to it on a real clock.
+
+Figures that rest on these are those of a `TIMING_BACKEND`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starsd_edge.errors import UsageError
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """What one pass takes, by its size: base (1 + growth (T - 1)), more or less by a share drawn anew each time.
+
+    Attributes:
+        base_s: of a pass over one row (a verify pass), or for one session (a drafter's), in seconds.
+        growth: what each further one adds, as a share of `base_s`.
+        jitter: largest deviation as a share of the whole, evenly distributed.
+
+    Raises:
+        UsageError: a number that is no duration or share.
+    """
+
+    base_s: float
+    growth: float = 0.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.base_s < float("inf") and 0 <= self.growth < float("inf") and 0 <= self.jitter < 1):
+            raise UsageError(f"a pass cannot take {self.base_s} s with a growth of {self.growth}, jitter {self.jitter}")
+
+    def mean_s(self, size: int) -> float:
+        """Seconds of a pass over so many rows, without jitter."""
+        return self.base_s * (1 + self.growth * (size - 1))
+
+    def draw_s(self, size: int, uniform: float) -> float:
+        """Seconds of one pass; `uniform` in [0, 1) is its luck."""
+        return self.mean_s(size) * (1 + self.jitter * (2 * uniform - 1))
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """A network path.
+
+    Attributes:
+        rtt_s: of an empty packet there and back, in seconds, half of it each way.
+        bits_per_s: of each direction; None has no limit.
+
+    Raises:
+        UsageError: a number that is no duration or rate.
+    """
+
+    rtt_s: float
+    bits_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rtt_s < float("inf"):
+            raise UsageError(f"a round trip cannot take {self.rtt_s} s")
+        if self.bits_per_s is not None and not 0 < self.bits_per_s < float("inf"):
+            raise UsageError(f"a link cannot carry {self.bits_per_s} bits/s")
+
+    @property
+    def is_instant(self) -> bool:
+        """Whether it delays nothing."""
+        return self.rtt_s == 0 and self.bits_per_s is None
+
+
+class Line:
+    """One direction of a path: when each chunk of bytes comes out at the other end, in order."""
+
+    def __init__(self, link: LinkTimes) -> None:
+        self._delay_s = link.rtt_s / 2
+        self._bits_per_s = link.bits_per_s
+        self._free_at = 0.0
+
+    def arrival_s(self, now: float, size: int) -> float:
+        """When `size` bytes given to the line at `now` have come out: after what is on it already."""
+        begins = max(now, self._free_at)
+        self._free_at = begins + (8 * size / self._bits_per_s if self._bits_per_s else 0.0)
+        return self._free_at + self._delay_s
+
+
+class Pacer:
+    """Makes passes take the time they are to take.
+
+    A pass ends at its beginning plus its duration, whatever was computed in between. What a sleep takes too long (the
+    system's timer, a busy machine) is taken off the next pass, so that it does not add up.
+
+    Args:
+        clock: monotonic seconds.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._overslept_s = 0.0
+
+    def begin(self) -> float:
+        """Now, for `end`."""
+        return self._clock()
+
+    def end(self, began: float, duration_s: float) -> None:
+        """Return when the pass that began then is over."""
+        deadline = began + max(0.0, duration_s - self._overslept_s)
+        owed = self._overslept_s - min(self._overslept_s, duration_s)
+        left = deadline - self._clock()
+        if left > 0:
+            self._sleep(left)
+        self._overslept_s = min(owed + max(0.0, self._clock() - deadline), duration_s)

@@ -1,0 +1,258 @@
+"""What one point of a star sweep is, what was seen of it, and what follows from that. Pure.
+
+Times are seconds of one clock, the targets'. S is the hub's time in the drafter for a request, Z what passes for the
+hub from sending a draft until that target's next request is there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from starsd_edge.bench.device_times import LinkTimes
+from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.hub_facts import HubFacts
+from starsd_edge.telemetry.rounds import Round, RoundStats
+
+FIFO = "fifo"
+WAIT_ALWAYS_S = 10.0
+"""A target that waits for every draft, as in the published design."""
+
+
+@dataclass(frozen=True)
+class HubPlan:
+    """How a hub is started.
+
+    Attributes:
+        policy: of its scheduler.
+        max_batch: most sessions of one pass.
+        draft_s: time that a pass takes at least, in seconds; 0 leaves it to the drafter.
+        wrong: its guesses are replaced by tokens that no text holds.
+    """
+
+    policy: str = FIFO
+    max_batch: int = 1
+    draft_s: float = 0.0
+    wrong: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """One star to run.
+
+    Attributes:
+        sweep: what it is part of.
+        system: what is compared: `OURS`, `PUBLISHED`, ...
+        hub: None for targets that decode by themselves.
+        links: one for each target.
+        shape: largest draft.
+        wait_s: how long a target waits for a draft; None leaves it to the target.
+        sessions: on each target's connection.
+    """
+
+    sweep: str
+    system: str
+    hub: HubPlan | None
+    links: tuple[LinkTimes, ...]
+    shape: DraftShape
+    wait_s: float | None = WAIT_ALWAYS_S
+    sessions: int = 1
+
+    @property
+    def targets(self) -> int:
+        """N."""
+        return len(self.links)
+
+
+@dataclass(frozen=True)
+class DraftMark:
+    """A draft that a target took in.
+
+    Attributes:
+        epoch: of its request, in its session.
+        session: a number of the session.
+        hub_s: on the hub, queue and drafter included.
+    """
+
+    session: int
+    epoch: int
+    asked_at: float
+    hub_s: float
+    queue_s: float
+    service_s: float
+
+
+@dataclass
+class TargetLog:
+    """What one target did, as it goes."""
+
+    rounds: list[tuple[float, Round]] = field(default_factory=list)
+    """Each with the time of its end."""
+    drafts: list[DraftMark] = field(default_factory=list)
+    answers: int = 0
+    inexact: int = 0
+    """Answers that are not the recorded text."""
+
+
+@dataclass(frozen=True)
+class TargetSeen:
+    """One target within the window of time that counts.
+
+    Attributes:
+        tokens_per_s: from the end of its first round there to that of its last.
+        periods_s: from the end of one round to the end of the next.
+        services_s: S of each draft.
+        returns_s: Z of each draft whose successor was asked for.
+    """
+
+    tokens_per_s: float
+    stats: RoundStats
+    periods_s: Sequence[float]
+    services_s: Sequence[float]
+    returns_s: Sequence[float]
+
+
+@dataclass(frozen=True)
+class HubUse:
+    """The hub's books over the window.
+
+    Attributes:
+        busy, idle, lag: shares of the time in a drafter, without work, and not at work while work waited.
+        drafts_per_s, passes_per_s: what it made.
+        busy_s_per_draft: the drafting thread's time for each draft, prefill included.
+    """
+
+    busy: float
+    idle: float
+    lag: float
+    drafts_per_s: float
+    passes_per_s: float
+    busy_s_per_draft: float
+
+    @classmethod
+    def between(cls, before: HubFacts, after: HubFacts) -> HubUse:
+        """From the facts at the window's beginning and end."""
+        busy_s = after.time.busy_s - before.time.busy_s
+        idle_s = after.time.idle_s - before.time.idle_s
+        lag_s = after.time.lag_s - before.time.lag_s
+        total_s = max(1e-9, busy_s + idle_s + lag_s)
+        drafts, passes = (_sum_of(after, name) - _sum_of(before, name) for name in ("drafts", "passes"))
+        return cls(
+            busy_s / total_s,
+            idle_s / total_s,
+            lag_s / total_s,
+            drafts / total_s,
+            passes / total_s,
+            busy_s / max(1, drafts),
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a point.
+
+    Attributes:
+        hub: None without one.
+        inexact: answers that were not the recorded text.
+    """
+
+    point: Point
+    targets: Sequence[TargetSeen]
+    hub: HubUse | None
+    inexact: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all targets together."""
+        return sum(target.tokens_per_s for target in self.targets)
+
+    @property
+    def per_target(self) -> float:
+        """Tokens per second of one, on average."""
+        return self.tokens_per_s / len(self.targets)
+
+    @property
+    def stats(self) -> RoundStats:
+        """Of all targets' rounds."""
+        stats = RoundStats()
+        for target in self.targets:
+            stats.merge(target.stats)
+        return stats
+
+    @property
+    def services_s(self) -> list[float]:
+        """S of every draft."""
+        return [each for target in self.targets for each in target.services_s]
+
+    @property
+    def returns_s(self) -> list[float]:
+        """Z of every draft."""
+        return [each for target in self.targets for each in target.returns_s]
+
+    @property
+    def periods_s(self) -> list[float]:
+        """Of every round."""
+        return [each for target in self.targets for each in target.periods_s]
+
+    @property
+    def mean_service_s(self) -> float:
+        """S; 0 without a hub."""
+        return statistics.fmean(self.services_s or [0.0])
+
+    @property
+    def mean_return_s(self) -> float:
+        """Z; 0 without a hub."""
+        return statistics.fmean(self.returns_s or [0.0])
+
+    @property
+    def draft_shares(self) -> list[float]:
+        """Of each target, the drafter's time that went into its drafts, in seconds."""
+        return [sum(target.services_s) for target in self.targets]
+
+
+def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:
+    """What one target did in a window of time; rounds count by their end."""
+    rounds = [(at, done) for at, done in log.rounds if began <= at < ended]
+    stats = RoundStats()
+    for _, done in rounds:
+        stats.add(done)
+    span_s = rounds[-1][0] - rounds[0][0] if len(rounds) > 1 else 0.0
+    emitted = sum(done.emitted for _, done in rounds[1:])
+    drafts = [mark for mark in log.drafts if began <= mark.asked_at < ended]
+    return TargetSeen(
+        tokens_per_s=emitted / span_s if span_s else 0.0,
+        stats=stats,
+        periods_s=[later - earlier for (earlier, _), (later, _) in pairwise(rounds)],
+        services_s=[mark.service_s for mark in drafts],
+        returns_s=list(_returns_s(drafts)),
+    )
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+def least_own_rate(measured: Measured, periods_s: Mapping[int, float]) -> float:
+    """The smallest share that a target has of the rate it would have with the hub for itself.
+
+    Args:
+        periods_s: of each target (by its index), the seconds of a round of its own without waiting: S + Z.
+    """
+    return min(
+        periods_s[index] * len(target.services_s) / max(1e-9, sum(target.periods_s))
+        for index, target in enumerate(measured.targets)
+    )
+
+
+def _returns_s(drafts: Sequence[DraftMark]) -> Iterator[float]:
+    for one, following in pairwise(drafts):
+        if one.session == following.session and following.epoch == one.epoch + 1:
+            yield max(0.0, following.asked_at - one.asked_at - one.hub_s)
+
+
+def _sum_of(facts: HubFacts, name: str) -> int:
+    return sum(getattr(drafter, name) for drafter in facts.drafters)

@@ -1,0 +1,228 @@
+"""Which draft each target should get: the best for itself, then shortened until the hub is at its knee.
+
+For itself a target wants the shape with most tokens per second, E / (S + Z): deeper where the link is long, smaller
+where its verify pass grows. Many targets share one drafter, though; a round that takes u = S / (S + Z) of the hub's
+time is only to be had for all while the sum of u stays below 1. So first as many requests as needed are thought of as
+drafted together (S(b) / b each), and if that is not enough, drafts are shortened: every target begins with the shape
+that gives most tokens per second of drafter, then the next step goes to whoever gains most tokens per second of it
+(greedy on the concave hull of each target's choices, which is optimal but for the last step). Where even that is too
+much, all are slowed down alike, and those turn to plain decoding whom this leaves with the least gain.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.draft_cost import DraftCost
+from starsd_edge.planning.survival import Guesses
+from starsd_edge.speculation.tree import DraftShape
+
+BEST = "best"
+LOAD = "load"
+NOT_PAYING = "not_paying"
+
+NOTHING = DraftShape(0, 0)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One target, as far as its drafts are concerned.
+
+    Attributes:
+        guesses: what the drafter's are worth to it.
+        verify: its verify pass by rows, the root included.
+        rest_s: of its return time, all but the verify pass: link, waiting, its own work.
+        plain_s: a step of plain decoding.
+        limit: the largest shape that it takes.
+    """
+
+    guesses: Guesses
+    verify: VerifyCurve
+    rest_s: float
+    plain_s: float
+    limit: DraftShape
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A shape and what it gives.
+
+    Attributes:
+        tokens: E, of a round, with the bonus token.
+        return_s: Z with it.
+        draft_s: S(b).
+        hub_s: S(b) / b: the hub's time for it.
+    """
+
+    shape: DraftShape
+    tokens: float
+    return_s: float
+    draft_s: float
+    hub_s: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second while the hub has time."""
+        return self.tokens / (self.draft_s + self.return_s)
+
+    @property
+    def use(self) -> float:
+        """The hub's time that it takes then, per second."""
+        return self.hub_s / (self.draft_s + self.return_s)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a target gets.
+
+    Attributes:
+        why: `BEST`: nothing would serve it better; `LOAD`: shorter than that, or nothing, because of the others;
+            `NOT_PAYING`: nothing, because plain decoding is faster.
+        gain: expected, over plain decoding.
+    """
+
+    shape: DraftShape
+    why: str
+    gain: float
+
+
+def rungs(wish: Wish, cost: DraftCost) -> list[Rung]:
+    """For each depth from 1 on, the number of nodes that serves this target best by itself."""
+    limit = wish.limit
+    verify_s = [wish.verify.at(rows) for rows in range(limit.max_nodes + 2)]
+    ladder = []
+    for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):
+        most = limit.max_nodes if limit.branching > 1 else depth
+        accepted = wish.guesses.accepted(most, depth, limit.branching)
+        at_depth = []
+        for nodes in range(depth, len(accepted)):
+            shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
+            draft_s = cost.seconds(1, shape)
+            at_depth.append(Rung(shape, 1 + accepted[nodes], wish.rest_s + verify_s[nodes + 1], draft_s, draft_s))
+        ladder.append(max(at_depth, key=lambda rung: rung.rate))
+    return ladder
+
+
+def _in_batch(rung: Rung, cost: DraftCost, batch: int) -> Rung:
+    draft_s = cost.seconds(batch, rung.shape)
+    return Rung(rung.shape, rung.tokens, rung.return_s, draft_s, draft_s / batch)
+
+
+def best_alone(wish: Wish, cost: DraftCost) -> Choice:
+    """What serves a target best that has the hub to itself; nothing where plain decoding is as fast."""
+    best = max(rungs(wish, cost), key=lambda rung: rung.rate, default=None)
+    if best is None or best.rate * wish.plain_s <= 1:
+        return Choice(NOTHING, NOT_PAYING, 1.0 if best is None else best.rate * wish.plain_s)
+    return Choice(best.shape, BEST, best.rate * wish.plain_s)
+
+
+def share_hub(wishes: Sequence[Wish], cost: DraftCost, max_batch: int) -> list[Choice]:
+    """What each target gets of a hub that drafts for all of them, in batches of at most `max_batch`."""
+    singly = [rungs(wish, cost) for wish in wishes]
+    ladders: list[list[Rung]] = []
+    for batch in _batches(min(max_batch, len(wishes))):
+        ladders = [
+            _paying([_in_batch(rung, cost, batch) for rung in ladder], wish)
+            for ladder, wish in zip(singly, wishes, strict=True)
+        ]
+        best = [ladder[-1] if ladder else None for ladder in ladders]
+        if _load(best) <= 1:
+            return [_choice(rung, rung, wish) for rung, wish in zip(best, wishes, strict=True)]
+    return _shorten(ladders, wishes)
+
+
+def _batches(most: int) -> list[int]:
+    """1, 2, 4, .. most."""
+    sizes = []
+    size = 1
+    while size < most:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, max(1, most)]
+
+
+def _paying(ladder: Sequence[Rung], wish: Wish) -> list[Rung]:
+    """The rungs worth choosing between, from the one with most tokens per second of drafter up to the one with most
+    tokens per second: on the way from each to the next, what another second of drafter brings grows less. None where
+    plain decoding is as fast as any.
+    """
+    if not ladder:
+        return []
+    best = max(ladder, key=lambda rung: rung.rate)
+    if best.rate * wish.plain_s <= 1:
+        return []
+    worth_it = [rung for rung in ladder if rung.rate * wish.plain_s > 1 and rung.use <= best.use]
+    thriftiest = max(worth_it, key=lambda rung: rung.tokens / rung.hub_s if rung.hub_s else float("inf"))
+    between = [rung for rung in worth_it if thriftiest.use < rung.use and thriftiest.rate < rung.rate]
+    hull = [thriftiest]
+    for rung in sorted(between, key=lambda rung: (rung.use, -rung.rate)):
+        if rung.rate <= hull[-1].rate:
+            continue
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], rung):
+            hull.pop()
+        hull.append(rung)
+    return hull
+
+
+def _slope(low: Rung, high: Rung) -> float:
+    return (high.rate - low.rate) / max(high.use - low.use, 1e-12)
+
+
+def _load(chosen: Sequence[Rung | None]) -> float:
+    return sum(rung.use for rung in chosen if rung is not None)
+
+
+def _shorten(ladders: Sequence[Sequence[Rung]], wishes: Sequence[Wish]) -> list[Choice]:
+    chosen = [ladder[0] if ladder else None for ladder in ladders]
+    if _load(chosen) > 1:
+        _drop_losers(chosen, wishes)
+    else:
+        _lengthen(chosen, ladders)
+    slowed = max(1.0, _load(chosen))
+    return [
+        _choice(rung, ladder[-1] if ladder else None, wish, slowed)
+        for rung, ladder, wish in zip(chosen, ladders, wishes, strict=True)
+    ]
+
+
+def _drop_losers(chosen: list[Rung | None], wishes: Sequence[Wish]) -> None:
+    """Whoever has least of it leaves, until it pays for all who are left."""
+    load = _load(chosen)
+    by_gain = sorted(
+        (rung.rate * wish.plain_s, number, rung.use)
+        for number, (rung, wish) in enumerate(zip(chosen, wishes, strict=True))
+        if rung is not None
+    )
+    for gain, number, use in by_gain:
+        if gain > max(1.0, load):
+            return
+        chosen[number] = None
+        load -= use
+
+
+def _lengthen(chosen: list[Rung | None], ladders: Sequence[Sequence[Rung]]) -> None:
+    """Step by step, to whoever gains most by it, while the hub has time."""
+    load = _load(chosen)
+    steps = [(-_slope(*ladder[:2]), number, 1) for number, ladder in enumerate(ladders) if len(ladder) > 1]
+    heapq.heapify(steps)
+    while steps:
+        _, number, index = heapq.heappop(steps)
+        ladder = ladders[number]
+        more = ladder[index].use - ladder[index - 1].use
+        if load + more > 1:
+            continue
+        load += more
+        chosen[number] = ladder[index]
+        if index + 1 < len(ladder):
+            heapq.heappush(steps, (-_slope(ladder[index], ladder[index + 1]), number, index + 1))
+
+
+def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.0) -> Choice:
+    if best is None:
+        return Choice(NOTHING, NOT_PAYING, 1.0)
+    if rung is None:
+        return Choice(NOTHING, LOAD, 1.0)
+    return Choice(rung.shape, BEST if rung is best else LOAD, rung.rate * wish.plain_s / slowed)

@@ -1,0 +1,159 @@
+"""The draft shape of one session over time: what is learnt from its rounds, and how slowly it is changed.
+
+A choice (see `draft_shape`) is a wish; the shape follows it by at most one level in `PATIENCE_ROUNDS` rounds, and only
+where the wish has stood on the same side for `STEADY_ROUNDS` of them. Rounds count when they were judged, so a timeout,
+which is judged by nothing, changes nothing by itself; times are taken as medians, so one that is far off does not, too.
+
+Speculation that does not pay ends at once when that long was waited, and begins again after a gap of tokens that grows
+with each trial that fails. A trial believes little of what was known, so that a few rounds decide.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+
+from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.draft_shape import NOT_PAYING, NOTHING, Choice, Wish
+from starsd_edge.planning.survival import Step, SurvivalEstimator
+from starsd_edge.speculation.tree import DraftShape
+
+PATIENCE_ROUNDS = 8
+STEADY_ROUNDS = 4
+FIRST_GAP_TOKENS = 32
+MOST_GAP_TOKENS = 1024
+_RECENT = 9
+
+TRIAL = "trial"
+"""Drafts again, to see whether it pays by now."""
+FIRST = "first"
+"""Nothing is known of this target yet: what it asks for."""
+
+
+class ShapeController:
+    """One session. Pure: times and counts come from outside.
+
+    Attributes:
+        why: the reason of the present shape: one of `draft_shape`'s, `TRIAL` or `FIRST`.
+        gain: expected of it, over plain decoding; 0 while unknown.
+    """
+
+    def __init__(self) -> None:
+        self.survival = SurvivalEstimator()
+        self.why = FIRST
+        self.gain = 0.0
+        self._shape: DraftShape | None = None
+        self._since_change = 0
+        self._same_side = 0
+        self._side = 0
+        self._gap_tokens = FIRST_GAP_TOKENS
+        self._off_tokens: int | None = None
+        self._last_depth = 1
+        self._rest_s: deque[float] = deque(maxlen=_RECENT)
+
+    def successor(self) -> ShapeController:
+        """For the next session of the same target: it goes on from here."""
+        other = copy(self)
+        other.survival = self.survival.copy()
+        other._rest_s = deque(self._rest_s, maxlen=_RECENT)
+        return other
+
+    def judged(self, steps: Sequence[Step]) -> None:
+        """A round whose draft offered something became known; see `SurvivalEstimator.judged`."""
+        self.survival.judged(steps)
+        self._since_change += 1
+        if self._side:
+            self._same_side += 1
+
+    def returned(self, seconds: float, verify_s: float) -> None:
+        """Z of a round, and what of it the verify pass is taken to have been."""
+        self._rest_s.append(max(0.0, seconds - verify_s))
+
+    def progressed(self, tokens: int) -> None:
+        """The sequence has grown by so many tokens since the last request."""
+        if self._off_tokens is not None:
+            self._off_tokens += tokens
+            if self._off_tokens >= self._gap_tokens:
+                self._begin_trial()
+
+    def wish(self, verify: VerifyCurve, plain_s: float, limit: DraftShape) -> Wish | None:
+        """What this session would like; None while its return time is not known, or while it is off."""
+        if not self._rest_s or self._off_tokens is not None:
+            return None
+        return Wish(self.survival.guesses, verify, statistics.median(self._rest_s), plain_s, limit)
+
+    def choose(self, choice: Choice) -> None:
+        """The newest wish. The shape follows when it may; what is off stays so until its gap ends."""
+        if self._off_tokens is not None:
+            return
+        self.gain = choice.gain
+        if self._shape is None:
+            self._move_to(choice.shape, choice)
+            return
+        side = _sign(choice.shape.max_depth - self._shape.max_depth)
+        if side != self._side:
+            self._side, self._same_side = side, 0
+        if side == 0:
+            self._settle(choice)
+        elif self._since_change >= PATIENCE_ROUNDS and self._same_side >= STEADY_ROUNDS:
+            self._step(choice, side)
+
+    def shape(self, asked: DraftShape) -> DraftShape:
+        """What to draft where this much was asked for."""
+        if self._off_tokens is not None:
+            return NOTHING
+        if self._shape is None:
+            return asked
+        branching = max(1, min(asked.branching, self._shape.branching))
+        return DraftShape(self._shape.max_nodes, self._shape.max_depth, branching).clamp(
+            asked.max_nodes, asked.max_depth
+        )
+
+    def _step(self, choice: Choice, side: int) -> None:
+        assert self._shape is not None  # noqa: S101 (`choose` has seen to it)
+        if choice.shape.max_depth == 0:
+            self._move_to(NOTHING, choice)
+            return
+        depth = self._shape.max_depth + side
+        if depth == choice.shape.max_depth:
+            self._move_to(choice.shape, choice)
+        else:
+            share = choice.shape.max_nodes / choice.shape.max_depth
+            self._move_to(DraftShape(max(depth, round(share * depth)), depth, choice.shape.branching), choice)
+
+    def _settle(self, choice: Choice) -> None:
+        """Depth is as wished; so may the nodes be. A trial that stands by now has paid."""
+        self._shape = choice.shape
+        if self.why != TRIAL or self._since_change >= PATIENCE_ROUNDS:
+            self.why = choice.why
+            self._gap_tokens = FIRST_GAP_TOKENS
+
+    def _move_to(self, shape: DraftShape, choice: Choice) -> None:
+        if shape.max_depth == 0:
+            self._turn_off(choice)
+        else:
+            self._gap_tokens = FIRST_GAP_TOKENS
+        self._shape = shape
+        self.why = choice.why
+        self._since_change = self._same_side = self._side = 0
+
+    def _turn_off(self, choice: Choice) -> None:
+        """What fails its trial waits twice as long for the next; what leaves because of others does not."""
+        self._last_depth = 1 if self._shape is None else self._shape.max_depth
+        self._off_tokens = 0
+        if self.why == TRIAL and choice.why == NOT_PAYING:
+            self._gap_tokens = min(2 * self._gap_tokens, MOST_GAP_TOKENS)
+
+    def _begin_trial(self) -> None:
+        if self.why == NOT_PAYING:
+            self.survival.doubt()
+        self._off_tokens = None
+        self._shape = DraftShape(self._last_depth, self._last_depth)
+        self.why = TRIAL
+        self._since_change = self._same_side = self._side = 0
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)

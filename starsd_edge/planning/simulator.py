@@ -1,0 +1,286 @@
+"""The star as a discrete-event simulation: N targets that each wait for a draft, verify it and ask again.
+
+A target has one request outstanding. The hub never idles while one waits; it takes those of about one size together, as
+many as a batch holds, in the order of its policy. All that a target does between a draft and its next request is its
+return time Z. Each target and the hub draw from random numbers of their own, so that two orders meet the same star.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from starsd_edge.planning.orders import FIFO, Order, Waiting, order_named
+from starsd_edge.planning.times import ServiceTimes, Times
+from starsd_edge.speculation.tree import DraftShape
+
+if TYPE_CHECKING:
+    from simpy import Environment, Event
+
+    Process = Generator[Event, object, None]
+
+ONE_CHAIN = DraftShape(1, 1)
+"""For service times that do not tell shapes apart."""
+MOST_UNEVEN = 2.0
+"""A request may make a batch so many times as long as the first one's draft, as at the hub."""
+_WARM_UP = 0.1
+
+
+@dataclass(frozen=True)
+class SimulatedTarget:
+    """One target.
+
+    Attributes:
+        returns: Z, from the hub's sending a draft to the next request.
+        tokens: E, of a round, with the bonus token.
+        shape: of its drafts.
+        weight: its share of the hub with `drr`.
+    """
+
+    returns: Times
+    tokens: float = 1.0
+    shape: DraftShape = ONE_CHAIN
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Star:
+    """What is simulated.
+
+    Attributes:
+        service: S(b, shape).
+        order: one of `orders.ORDERS`, or one made for this run.
+        max_batch: most requests in one pass of the drafter.
+    """
+
+    targets: Sequence[SimulatedTarget]
+    service: ServiceTimes
+    order: str | Order = FIFO
+    max_batch: int = 1
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of durations in seconds; 0 where there were none."""
+
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Percentiles:
+        """Of these."""
+        return cls(*(float(each) for each in np.percentile(seconds, (50, 90, 99)))) if seconds else cls(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """One target.
+
+    Attributes:
+        of_ideal: its rounds per second, as a share of those it would have with the hub to itself.
+        draft_s: the drafter's time that went to it; of a batch, its share.
+        waits: from each request to the drafter's beginning with it.
+        rounds: from each request to the next.
+    """
+
+    rounds_per_s: float
+    tokens_per_s: float
+    of_ideal: float
+    draft_s: float
+    waits: Percentiles
+    rounds: Percentiles
+
+
+@dataclass(frozen=True)
+class StarResult:
+    """The whole star, over `seconds` of simulated time after a warm-up.
+
+    Attributes:
+        utilisation: the hub's busy share.
+        idle_gaps: times at which it had nothing to do.
+        idle_gap_s: their mean length.
+        mean_batch: requests in a pass.
+        jain: Jain's index over the targets' rounds per second: 1 where all are equal, 1 / N where one has all.
+        jain_draft: over the drafter's time that each was given, by weight.
+    """
+
+    seconds: float
+    rounds_per_s: float
+    tokens_per_s: float
+    utilisation: float
+    idle_gaps: int
+    idle_gap_s: float
+    mean_batch: float
+    waits: Percentiles
+    rounds: Percentiles
+    jain: float
+    jain_draft: float
+    targets: Sequence[TargetResult]
+
+
+def simulate(star: Star, rounds: int, seed: int) -> StarResult:
+    """Run a star until about `rounds` rounds were counted, all targets together.
+
+    Args:
+        rounds: after a warm-up of a tenth as many.
+
+    Raises:
+        ValueError: there is nothing to simulate.
+    """
+    from simpy import Environment
+
+    if not star.targets or rounds < 1 or star.max_batch < 1:
+        raise ValueError("a simulation needs a target, a round and room for a request in a batch")
+    seconds = rounds * _round_estimate_s(star) / len(star.targets)
+    if seconds <= 0:
+        raise ValueError("a simulation needs rounds that take time")
+    run = _Run(star, Environment(), seed, seconds * _WARM_UP)
+    return run.until(seconds * (1 + _WARM_UP))
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's fairness index."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def _round_estimate_s(star: Star) -> float:
+    """One round of a target, about: what the law says of the means, without what batches save."""
+    most = star.max_batch
+    service_s = [star.service.mean_s([target.shape]) for target in star.targets]
+    together_s = [star.service.mean_s([target.shape] * most) / most for target in star.targets]
+    alone_s = [draft + target.returns.mean_s for draft, target in zip(service_s, star.targets, strict=True)]
+    if min(alone_s) <= 0:
+        return 0.0
+    return max(len(alone_s) / sum(1 / each for each in alone_s), sum(together_s))
+
+
+@dataclass
+class _Books:
+    """What one target did while it was counted."""
+
+    waits_s: list[float] = field(default_factory=list)
+    rounds_s: list[float] = field(default_factory=list)
+    draft_s: float = 0.0
+
+
+class _Run:
+    def __init__(self, star: Star, env: Environment, seed: int, counted_from: float) -> None:
+        self._star = star
+        self._env = env
+        self._counted_from = counted_from
+        self._hub_random = Random(f"{seed} hub")  # noqa: S311
+        self._books = [_Books() for _ in star.targets]
+        self._waiting: dict[int, tuple[Waiting, Event]] = {}
+        self._asked: Event | None = None
+        self._busy_s = 0.0
+        self._batches: list[int] = []
+        self._gaps_s: list[float] = []
+        self._order = star.order if not isinstance(star.order, str) else self._named(star.order)
+        for number in range(len(star.targets)):
+            env.process(self._target(number, Random(f"{seed} {number}")))  # noqa: S311
+        env.process(self._hub())
+
+    def _named(self, name: str) -> Order:
+        weights = {number: target.weight for number, target in enumerate(self._star.targets)}
+        quantum_s = max(self._star.service.mean_s([target.shape]) for target in self._star.targets)
+        return order_named(name, weights, quantum_s)
+
+    def until(self, end: float) -> StarResult:
+        """Run, and sum up."""
+        self._env.run(until=end)
+        return self._result(end - self._counted_from)
+
+    def _target(self, number: int, random: Random) -> Process:
+        target, books = self._star.targets[number], self._books[number]
+        draft_s = self._star.service.mean_s([target.shape])
+        yield self._env.timeout(random.random() * (target.returns.mean_s + draft_s))
+        while True:
+            asked_at = self._env.now
+            drafted = self._env.event()
+            self._waiting[number] = Waiting(number, asked_at, target.returns.mean_s, draft_s), drafted
+            if self._asked is not None:
+                self._asked.succeed()
+                self._asked = None
+            yield drafted
+            yield self._env.timeout(target.returns.draw(random))
+            if self._env.now >= self._counted_from:
+                books.rounds_s.append(self._env.now - asked_at)
+
+    def _hub(self) -> Process:
+        while True:
+            if not self._waiting:
+                idle_from = self._env.now
+                self._asked = self._env.event()
+                yield self._asked
+                if self._env.now > self._counted_from:
+                    self._gaps_s.append(self._env.now - max(idle_from, self._counted_from))
+            batch = self._take_batch()
+            began, left = self._env.now, len(self._waiting)
+            shapes = [self._star.targets[request.target].shape for request, _ in batch]
+            yield self._env.timeout(self._star.service.draw(shapes, self._hub_random))
+            self._book(batch, began, left)
+            for _, drafted in batch:
+                drafted.succeed()
+
+    def _take_batch(self) -> list[tuple[Waiting, Event]]:
+        """The first by order, then others that do not make its pass much longer."""
+        first = self._order.choose([request for request, _ in self._waiting.values()], self._env.now)
+        batch = [self._waiting.pop(first.target)]
+        while len(batch) < self._star.max_batch:
+            fitting = [
+                request for request, _ in self._waiting.values() if request.draft_s <= MOST_UNEVEN * first.draft_s
+            ]
+            if not fitting:
+                break
+            batch.append(self._waiting.pop(self._order.choose(fitting, self._env.now).target))
+        return batch
+
+    def _book(self, batch: Sequence[tuple[Waiting, Event]], began: float, left: int) -> None:
+        draft_s = self._env.now - began
+        self._order.charge([request.target for request, _ in batch], draft_s, left)
+        if self._env.now < self._counted_from:
+            return
+        self._busy_s += self._env.now - max(began, self._counted_from)
+        self._batches.append(len(batch))
+        for request, _ in batch:
+            books = self._books[request.target]
+            books.draft_s += draft_s / len(batch)
+            books.waits_s.append(began - request.arrived)
+
+    def _result(self, seconds: float) -> StarResult:
+        targets = [self._target_result(number, seconds) for number in range(len(self._books))]
+        return StarResult(
+            seconds=seconds,
+            rounds_per_s=sum(target.rounds_per_s for target in targets),
+            tokens_per_s=sum(target.tokens_per_s for target in targets),
+            utilisation=min(1.0, self._busy_s / seconds),
+            idle_gaps=len(self._gaps_s),
+            idle_gap_s=sum(self._gaps_s) / len(self._gaps_s) if self._gaps_s else 0.0,
+            mean_batch=sum(self._batches) / len(self._batches) if self._batches else 0.0,
+            waits=Percentiles.of([wait for books in self._books for wait in books.waits_s]),
+            rounds=Percentiles.of([each for books in self._books for each in books.rounds_s]),
+            jain=jain([target.rounds_per_s for target in targets]),
+            jain_draft=jain(
+                [result.draft_s / target.weight for result, target in zip(targets, self._star.targets, strict=True)]
+            ),
+            targets=targets,
+        )
+
+    def _target_result(self, number: int, seconds: float) -> TargetResult:
+        target, books = self._star.targets[number], self._books[number]
+        rounds_per_s = len(books.rounds_s) / seconds
+        alone_s = self._star.service.mean_s([target.shape]) + target.returns.mean_s
+        return TargetResult(
+            rounds_per_s=rounds_per_s,
+            tokens_per_s=rounds_per_s * target.tokens,
+            of_ideal=rounds_per_s * alone_s,
+            draft_s=books.draft_s,
+            waits=Percentiles.of(books.waits_s),
+            rounds=Percentiles.of(books.rounds_s),
+        )
