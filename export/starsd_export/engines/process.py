@@ -48,7 +48,10 @@ def run_build(order: Order, progress: Callable[[Progress], None], command: tuple
 
 @contextmanager
 def _worker(command: tuple[str, ...], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+    # In a session of its own, where Ctrl-C does not reach it: closing its standard input stops it in order.
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+    )
     try:
         yield process
     finally:

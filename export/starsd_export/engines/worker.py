@@ -92,8 +92,12 @@ def _build(order: Order, send: Callable[[Report], None], stop: threading.Event) 
     request = BuildOrder(Path(order.graph), shapes, order.compute_capability, _read(cache))
 
     def report(phase: str, done: int, of: int) -> None:
-        if not stop.is_set():
+        if stop.is_set():
+            return
+        try:
             send(Progress(phase, done, of))
+        except BrokenPipeError:  # an exception would go through the library's own code, which takes none
+            stop.set()
 
     built = build_plan(library, request, report, stop.is_set)
     Path(order.plan).write_bytes(built.plan)
