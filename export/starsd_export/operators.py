@@ -43,6 +43,12 @@ APPEND = OperatorSet("TensorRT 10.3", range(18, 21), _PLAIN)
 APPEND_BLOCKED = OperatorSet("TensorRT 10.3 with weights in blocks", range(21, 22), _PLAIN | {"DequantizeLinear"})
 """A DequantizeLinear with a scale per block, and int4 itself, begin with opset 21."""
 
+# fmt: off
+INPLACE = OperatorSet("TensorRT 10.15", range(24, 25), _PLAIN | APPEND_BLOCKED.operators | {
+    "And", "Attention", "Clip", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Sub", "TensorScatter",
+})
+# fmt: on
+
 
 class OperatorError(StarsdError):
     """A graph holds what its runtime does not take."""

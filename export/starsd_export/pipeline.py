@@ -21,12 +21,12 @@ from starsd_edge.bundles.fingerprints import feature_fingerprint, tokenizer_fing
 from starsd_edge.bundles.integrity import hash_files, staged_directory
 from starsd_edge.bundles.manifest import GRAPH_REVISION, Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
-from starsd_export.parity import BOUNDS, RunStock, check_parity
+from starsd_export.parity import BOUNDS, GraphEngine, RunStock, check_parity
 from starsd_export.preflight import require_room
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
 from starsd_export.reference import run_stock
@@ -114,14 +114,14 @@ def export_bundle(
         model = checkpoint.load()
         progress(STEPS[2])
         prompts = _prompts(checkpoint)
-        graph, notes = _graph(model, options, prompts)
+        manifest = describe(checkpoint, model, options)
+        graph, notes = _graph(model, manifest, options, prompts)
         progress(STEPS[3])
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=WEIGHTS_NAME)
         del graph
         _write_text(staging, checkpoint)
-        manifest = describe(checkpoint, model, options)
         progress(STEPS[4])
-        engine = OnnxEngine(open_session(staging / GRAPH_NAME), manifest)
+        engine = open_graph(staging / GRAPH_NAME, manifest)
         stock = partial(run_stock, model, kv_dtype=options.kv_dtype)
         parity = _check_parity(engine, stock, options)
         ranges = activation_ranges(model, prompts)
@@ -142,7 +142,9 @@ def require_replaceable(destination: Path) -> None:
 
 def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions) -> Manifest:
     """The manifest, its parity report and its list of files still empty."""
-    config = model.config
+    config, tensorrt = model.config, options.tensorrt
+    limit = checkpoint.limits.max_context
+    max_context = tensorrt.max_context(limit) if tensorrt else limit
     feature_fp = feature_fingerprint(checkpoint.source_fp, _FEATURES, config.hidden_size)
     return Manifest(
         schema_version=1,
@@ -159,13 +161,13 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             tokenizer_size=_tokenizer_size(checkpoint),
-            max_context=checkpoint.limits.max_context,
+            max_context=max_context,
         ),
         fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
         graph=Graph(
             file=GRAPH_NAME,
-            opset=options.tensorrt.opset(options.weights) if options.tensorrt else OPSET,
-            kv_strategy="append",
+            opset=tensorrt.opset(options.weights) if tensorrt else OPSET,
+            kv_strategy=tensorrt.kv_strategy if tensorrt else "append",  # type: ignore[arg-type]
             kv_dtype=options.kv_dtype,  # type: ignore[arg-type]
             weights=options.weights,  # type: ignore[arg-type]
             feature_kind=_FEATURES,
@@ -174,7 +176,7 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
             max_chunk=_MAX_CHUNK,
             exact_trees=options.weights == "fp32",
             revision=GRAPH_REVISION,
-            tensorrt=options.tensorrt.describe(options.weights) if options.tensorrt else None,
+            tensorrt=tensorrt.describe(options.weights, max_context, _MAX_TREE) if tensorrt else None,
         ),
         text=TextRules(
             bos_id=checkpoint.bos_id,
@@ -188,20 +190,20 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
 
 
 def _graph(
-    model: PreTrainedModel, options: ExportOptions, prompts: Sequence[Sequence[int]]
+    model: PreTrainedModel, manifest: Manifest, options: ExportOptions, prompts: Sequence[Sequence[int]]
 ) -> tuple[onnx_ir.Model, list[str]]:
     """The graph, and what there is to say about its weights. The model gets the weights of a graph for TensorRT."""
-    if options.tensorrt is None:
+    if options.tensorrt is None or manifest.graph.tensorrt is None:
         graph = trace(model, options.kv_dtype)
         if options.weights == "int8":
             quantise_weights(graph)
         return graph, []
     before = checkpoint_logits(model, prompts)
-    graph = tensorrt_graph(model, options.weights, options.tensorrt)
+    graph = tensorrt_graph(model, options.weights, options.tensorrt, manifest.graph.tensorrt)
     return graph, [weights_note(before, checkpoint_logits(model, prompts))]
 
 
-def _check_parity(engine: OnnxEngine, stock: RunStock, options: ExportOptions) -> dict[str, float]:
+def _check_parity(engine: GraphEngine, stock: RunStock, options: ExportOptions) -> dict[str, float]:
     if options.tensorrt is None:
         return check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
     # What ONNX Runtime's bits do on this machine says nothing of a GPU's.

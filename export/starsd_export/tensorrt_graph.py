@@ -12,13 +12,16 @@ from transformers import PreTrainedModel
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import UsageError
 from starsd_export.blocks import BITS, BLOCK_SIZES, Blocks, quantise_graph, quantise_model
+from starsd_export.families import SHORTEST_CONTEXT
 from starsd_export.graph import OPSET
 from starsd_export.half_graph import trace_half
-from starsd_export.operators import APPEND, APPEND_BLOCKED, require_operators
+from starsd_export.inplace_graph import INPLACE_OPSET, trace_inplace
+from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorSet, require_operators
 from starsd_export.reference import run_stock
 
 TENSORRT_WEIGHTS = ("fp16", *BITS)
 HEADS = ("fp16", *BITS)
+KV_STRATEGIES = ("append", "inplace")
 BLOCKED_OPSET = 21
 PARITY_BOUND = 0.02
 """Of `check_parity`, against the model with the very weights that the graph holds: float16 itself (seen: 6e-3)."""
@@ -32,6 +35,8 @@ class TensorrtOptions:
     Attributes:
         block: inputs that share a scale, where weights are int8 or int4.
         head: weights of the output head.
+        kv_strategy: "append", or "inplace" with caches of a fixed size.
+        context: committed tokens that fixed caches hold beside a tree; None takes all that the model allows.
 
     Raises:
         UsageError: no such kind.
@@ -39,8 +44,13 @@ class TensorrtOptions:
 
     block: int = 64
     head: str = "fp16"
+    kv_strategy: str = "append"
+    context: int | None = None
 
     def __post_init__(self) -> None:
+        if self.kv_strategy not in KV_STRATEGIES:
+            kinds = " or ".join(KV_STRATEGIES)
+            raise UsageError(f"no such KV strategy: --kv-strategy is {kinds}, not {self.kv_strategy!r}")
         if self.block not in BLOCK_SIZES:
             raise UsageError(f"no such blocks: --block is {' or '.join(map(str, BLOCK_SIZES))}, not {self.block}")
         if self.head not in HEADS:
@@ -51,33 +61,64 @@ class TensorrtOptions:
         bits, head_bits = (BITS.get(kind, 16) for kind in (weights, self.head))
         return None if bits == head_bits == 16 else Blocks(bits, self.block, head_bits)
 
-    def describe(self, weights: str) -> TensorrtGraph:
+    def max_context(self, limit: int) -> int:
+        """Committed tokens of a sequence, of a model that allows `limit`.
+
+        Raises:
+            UsageError: more than that, or too few for the parity gate.
+        """
+        if self.kv_strategy == "append" or self.context is None:
+            return limit
+        if not SHORTEST_CONTEXT <= self.context <= limit:
+            raise UsageError(f"--context {self.context} is not within {SHORTEST_CONTEXT} and {limit}, the model's own")
+        return self.context
+
+    def describe(self, weights: str, max_context: int, max_tree: int) -> TensorrtGraph:
         """For the manifest."""
         blocks = self.blocks(weights)
-        return TensorrtGraph(head=self.head, block=blocks.size if blocks else 0)  # type: ignore[arg-type]
+        capacity = max_context + max_tree if self.kv_strategy == "inplace" else 0
+        return TensorrtGraph(
+            head=self.head,  # type: ignore[arg-type]
+            block=blocks.size if blocks else 0,
+            capacity=capacity,
+        )
 
     def opset(self, weights: str) -> int:
         """ONNX operator set of the graph."""
+        if self.kv_strategy == "inplace":
+            return INPLACE_OPSET
         return OPSET if self.blocks(weights) is None else BLOCKED_OPSET
 
+    def operators(self, weights: str) -> OperatorSet:
+        """What the graph may hold."""
+        if self.kv_strategy == "inplace":
+            return INPLACE
+        return APPEND if self.blocks(weights) is None else APPEND_BLOCKED
 
-def tensorrt_graph(model: PreTrainedModel, weights: str, options: TensorrtOptions) -> onnx_ir.Model:
-    """The `append` graph, held to the operators that TensorRT 10.3 takes.
+
+def tensorrt_graph(
+    model: PreTrainedModel, weights: str, options: TensorrtOptions, described: TensorrtGraph
+) -> onnx_ir.Model:
+    """The graph, held to the operators that its TensorRT takes.
 
     Args:
         model: float32, in evaluation mode; it gets the weights that the graph has.
         weights: one of `TENSORRT_WEIGHTS`.
+        described: what `options` describe.
 
     Raises:
         UsageError: the blocks do not fill a matrix.
-        OperatorError: an operator or an opset that TensorRT 10.3 does not take.
+        OperatorError: an operator or an opset that TensorRT does not take.
     """
     blocks = options.blocks(weights)
-    graph = trace_half(model, options.opset(weights))
+    if options.kv_strategy == "inplace":
+        graph = trace_inplace(model, described.capacity)
+    else:
+        graph = trace_half(model, options.opset(weights))
     if blocks is not None:
         quantise_graph(graph, blocks)
         quantise_model(model, blocks)
-    require_operators(graph, APPEND if blocks is None else APPEND_BLOCKED)
+    require_operators(graph, options.operators(weights))
     return graph
 
 

@@ -59,6 +59,8 @@ class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Weights of the output head."""
     block: int
     """Inputs of a matrix that share a scale; 0 where all weights are float16."""
+    capacity: int = 0
+    """Rows of every cache of an `inplace` graph: the context and a tree on top of it; 0 for `append`."""
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

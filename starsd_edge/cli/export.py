@@ -46,6 +46,12 @@ class ExportCommandOptions:
     block: Annotated[
         int, typer.Option(help="For tensorrt: weights in a row that share a scale in int8 and int4: 32, 64 or 128.")
     ] = 64
+    kv_strategy: Annotated[
+        str,
+        typer.Option(
+            help="For tensorrt: append (TensorRT 10.3 and newer), or inplace (10.15 and newer, caches of a fixed size)."
+        ),
+    ] = "append"
     head_weights: Annotated[
         str, typer.Option(help="For tensorrt: weights of the output head, fp16, int8 or int4. The embedding is fp16.")
     ] = "fp16"
@@ -76,7 +82,10 @@ class ExportCommandOptions:
     ] = None
     context: Annotated[
         int | None,
-        typer.Option(help="For --engine: tokens that it takes at most. Default: the model's.", show_default=False),
+        typer.Option(
+            help="For --engine and --kv-strategy inplace: tokens of a sequence at most. Default: the model's.",
+            show_default=False,
+        ),
     ] = None
     output: Annotated[
         Path | None,
@@ -105,8 +114,10 @@ def export(options: ExportCommandOptions) -> None:
 
         build_engine(options, _export_graph)
         return
-    if (options.compute_capability, options.context) != (None, None):
-        raise UsageError("--compute-capability and --context are for --engine")
+    if options.compute_capability is not None:
+        raise UsageError("--compute-capability is for --engine")
+    if options.context is not None and options.kv_strategy != "inplace":
+        raise UsageError("--context is for --engine and --kv-strategy inplace")
     from starsd_export.pipeline import ExportOptions
 
     weights = options.weights or _default_weights(options)
@@ -177,9 +188,10 @@ def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
     if options.runtime == "tensorrt":
         if options.draft_head is not None:
             raise UsageError("draft heads run on ONNX Runtime: leave --runtime tensorrt away")
-        return TensorrtOptions(options.block, options.head_weights)
-    if (options.block, options.head_weights) != (ExportCommandOptions.block, ExportCommandOptions.head_weights):
-        raise UsageError("--block and --head-weights are for --runtime tensorrt")
+        return TensorrtOptions(options.block, options.head_weights, options.kv_strategy, options.context)
+    defaults = (ExportCommandOptions.block, ExportCommandOptions.head_weights, ExportCommandOptions.kv_strategy)
+    if (options.block, options.head_weights, options.kv_strategy) != defaults:
+        raise UsageError("--block, --head-weights and --kv-strategy are for --runtime tensorrt")
     return None
 
 
@@ -187,7 +199,8 @@ def _kind_name(kind: ExportOptions) -> str:
     """The end of a bundle's name."""
     if kind.tensorrt is not None:
         head = "" if kind.tensorrt.head == "fp16" else f"-head-{kind.tensorrt.head}"
-        return f"tensorrt-{kind.weights}{head}"
+        place = "-inplace" if kind.tensorrt.kv_strategy == "inplace" else ""
+        return f"tensorrt-{kind.weights}{head}{place}"
     return kind.weights + ("" if kind.kv_dtype == "float16" else "-kv32")
 
 

@@ -59,7 +59,7 @@ def _bundle_at(name: str) -> Path | None:
 
 
 def _require_no_kind(options: ExportCommandOptions) -> None:
-    kinds = ("weights", "block", "head_weights")
+    kinds = ("weights", "block", "head_weights", "kv_strategy")
     given = [name for name in kinds if getattr(options, name) != getattr(type(options), name)]
     if given:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -216,10 +216,16 @@ def _describe(
         limits=limits,
         profiles=list(PROFILES),
         tensors=built.tensors,
-        aliases={},
+        aliases=_aliases(built) if graph.kv_strategy == "inplace" else {},
         plan_bytes=plan.stat().st_size,
         plan_sha256=sha256_file(plan),
         created_by=f"starsd-edge {__version__} ({host.library} {built.version})",
         build_seconds=round(seconds, 2),
         build_memory_bytes=built.memory_bytes,
     )
+
+
+def _aliases(built: Built) -> dict[str, str]:
+    """A cache goes out where it came in."""
+    outputs = [tensor.name for tensor in built.tensors if tensor.mode == "output"]
+    return {name: name.replace("present_", "past_", 1) for name in outputs if name.startswith("present_")}

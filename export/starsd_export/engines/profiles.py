@@ -34,9 +34,11 @@ def engine_limits(manifest: Manifest, context: int | None = None) -> EngineLimit
         context: committed tokens that it shall take; None takes all that the bundle allows.
 
     Raises:
-        UsageError: more than the bundle allows, or none.
+        UsageError: more than the bundle allows, none, or another than its caches were made for.
     """
     most = manifest.model.max_context
+    if manifest.graph.kv_strategy == "inplace" and context not in (None, most):
+        raise UsageError(f"{manifest.name} has caches for {most} tokens: another --context needs another bundle")
     if context is not None and not 0 < context <= most:
         raise UsageError(f"--context {context} is not within 1 and {most}, the context of {manifest.name}")
     return EngineLimits(context or most, manifest.graph.max_tree, manifest.graph.max_chunk)
@@ -58,12 +60,14 @@ def profile_shapes(manifest: Manifest, limits: EngineLimits) -> list[Shapes]:
 def _shapes(manifest: Manifest, tokens: _Span, past: _Span, rows: _Span) -> Shapes:
     model = manifest.model
     row = [model.n_kv_heads, model.head_dim]
-    shapes = {
+    shapes: dict[str, tuple[list[int], list[int], list[int]]] = {
         "input_ids": _each(tokens),
         "position_ids": _each(tokens),
         "tree_mask": ([tokens.smallest] * 2, [tokens.usual] * 2, [tokens.largest] * 2),
         "logits_idx": _each(rows),
     }
+    if manifest.graph.kv_strategy == "inplace":
+        return shapes  # caches of a fixed size
     caches = [f"past_{kind}_{layer}" for kind in "kv" for layer in range(model.n_layers)]
     return shapes | dict.fromkeys(caches, ([past.smallest, *row], [past.usual, *row], [past.largest, *row]))
 
