@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import UsageError
+from starsd_edge.runtime.torch_features import FusedStates
 from starsd_export.blocks import BITS, BLOCK_SIZES, Blocks, quantise_graph, quantise_model
 from starsd_export.graph import OPSET
 from starsd_export.half_graph import trace_half
@@ -61,19 +62,22 @@ class TensorrtOptions:
         return OPSET if self.blocks(weights) is None else BLOCKED_OPSET
 
 
-def tensorrt_graph(model: PreTrainedModel, weights: str, options: TensorrtOptions) -> onnx_ir.Model:
+def tensorrt_graph(
+    model: PreTrainedModel, weights: str, options: TensorrtOptions, fused: FusedStates | None = None
+) -> onnx_ir.Model:
     """The `append` graph, held to the operators that TensorRT 10.3 takes.
 
     Args:
         model: float32, in evaluation mode; it gets the weights that the graph has.
         weights: one of `TENSORRT_WEIGHTS`.
+        fused: what makes its features; None gives the hidden state after the final norm.
 
     Raises:
         UsageError: the blocks do not fill a matrix.
         OperatorError: an operator or an opset that TensorRT 10.3 does not take.
     """
     blocks = options.blocks(weights)
-    graph = trace_half(model, options.opset(weights))
+    graph = trace_half(model, options.opset(weights), fused)
     if blocks is not None:
         quantise_graph(graph, blocks)
         quantise_model(model, blocks)
