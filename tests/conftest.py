@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from starsd_edge.runtime.loading import open_engine
 from starsd_edge.text.tokenizer import Tokenizer
 from tests.support.bundle_store import exported
 from tests.support.tiny_bundles import tiny_bundles_at
+
+if TYPE_CHECKING:
+    from tests.support.tiny_eagle3 import TinyEagle3
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu")
 _ENGINE_THREADS = 2
@@ -52,6 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     """Bundles of a tiny model by kind; see `tests.support.tiny_bundles`."""
     return tiny_bundles_at(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tiny_eagle3(tmp_path_factory: pytest.TempPathFactory) -> TinyEagle3:
+    """A tiny target and an EAGLE-3 head for it; needs torch."""
+    tiny = pytest.importorskip("tests.support.tiny_eagle3", reason="needs torch")
+    return tiny.TinyEagle3(tmp_path_factory.mktemp("eagle3"))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,8 @@ def quantise_graph(model: onnx_ir.Model, blocks: Blocks) -> int:
     for node in list(model.graph):
         weight = linear_weight(node)
         bits = blocks.head_bits if node is head else blocks.bits
-        if weight is not None and bits in _STORED:
+        # What fuses the features of an EAGLE-3 head is float32, and the head knows it by its digest.
+        if weight is not None and weight.dtype == np.float16 and bits in _STORED:
             _replace(model.graph, node, weight, bits, blocks.size)
             replaced += 1
     drop_unused(model.graph)

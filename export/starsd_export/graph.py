@@ -15,6 +15,7 @@ from onnxscript.rewriter import pattern, rewrite
 from transformers import PreTrainedModel
 
 from starsd_edge.runtime.onnx_engine import graph_inputs, graph_outputs
+from starsd_edge.runtime.torch_features import FusedStates
 from starsd_edge.runtime.torch_model import TargetGraph, head_width
 
 OPSET = 18
@@ -25,16 +26,22 @@ _TRACED = {"tokens": 5, "past": 6, "rows": 3}
 
 
 def trace(
-    model: PreTrainedModel, kv_dtype: str, *, module: type[TargetGraph] = TargetGraph, opset: int = OPSET
+    model: PreTrainedModel,
+    kv_dtype: str,
+    fused: FusedStates | None = None,
+    *,
+    module: type[TargetGraph] = TargetGraph,
+    opset: int = OPSET,
 ) -> onnx_ir.Model:
     """The model as an ONNX graph with the weights that it has.
 
     Args:
         model: in evaluation mode.
         kv_dtype: "float16" or "float32".
+        fused: what makes its features, see `TargetGraph`.
         module: what makes a graph of it.
     """
-    graph = module(model)
+    graph = module(model, fused)
     config = model.config
     layers = config.num_hidden_layers
     arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))

@@ -15,27 +15,29 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from starsd_edge.runtime.torch_features import FusedStates
 from starsd_edge.runtime.torch_model import OUT_OF_SIGHT, TargetGraph
 from starsd_export.graph import OPSET, trace
 
 HALF_ATTENTION = "starsd_append_half"
 
 
-def trace_half(model: PreTrainedModel, opset: int = OPSET) -> onnx_ir.Model:
+def trace_half(model: PreTrainedModel, opset: int = OPSET, fused: FusedStates | None = None) -> onnx_ir.Model:
     """The model as an `append` graph with float16 weights and KV.
 
     Args:
         model: float32, in evaluation mode. Its weights are rounded to float16 where they are.
+        fused: what makes its features, in float32 as it is.
     """
     with halved(model):
-        return trace(model, "float16", module=HalfTargetGraph, opset=opset)
+        return trace(model, "float16", fused, module=HalfTargetGraph, opset=opset)
 
 
 class HalfTargetGraph(TargetGraph):
     """`TargetGraph` of a model that `halved` has in hand."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
+    def __init__(self, model: PreTrainedModel, fused: FusedStates | None = None) -> None:
+        super().__init__(model, fused)
         ALL_ATTENTION_FUNCTIONS.register(HALF_ATTENTION, softmax_attention)
         model.set_attn_implementation(HALF_ATTENTION)
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from starsd_edge.runtime.torch_features import FusedStates, saturated, tapped
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.graph import name_dimensions, simplify, to_onnx
 from starsd_export.half_graph import halved
@@ -28,12 +29,13 @@ _ONNX = Opset("", INPLACE_OPSET)
 _ROWS_AXIS = 2
 
 
-def trace_inplace(model: PreTrainedModel, capacity: int) -> onnx_ir.Model:
+def trace_inplace(model: PreTrainedModel, capacity: int, fused: FusedStates | None = None) -> onnx_ir.Model:
     """The model as an `inplace` graph with float16 weights and KV.
 
     Args:
         model: float32, in evaluation mode. Its weights are rounded to float16 where they are.
         capacity: rows C of every cache.
+        fused: what makes its features; None gives the hidden state after the final norm.
     """
     config = model.config
     layers = config.num_hidden_layers
@@ -42,14 +44,15 @@ def trace_inplace(model: PreTrainedModel, capacity: int) -> onnx_ir.Model:
     def caches() -> list[torch.Tensor]:
         return [torch.zeros(shape, dtype=torch.float16) for _ in range(layers)]
 
-    tokens = torch.arange(_TRACED_TOKENS)
+    # Each a tensor of its own: the tracer takes one that comes twice for one input.
+    ids, positions = torch.arange(_TRACED_TOKENS), torch.arange(_TRACED_TOKENS)
     mask = torch.ones(_TRACED_TOKENS, _TRACED_TOKENS, dtype=torch.bool).tril()
-    arguments = (tokens, tokens, mask, torch.zeros(1, dtype=torch.int64), torch.arange(_TRACED_ROWS))
+    arguments = (ids, positions, mask, torch.zeros(1, dtype=torch.int64), torch.arange(_TRACED_ROWS))
     free, fixed = torch.export.Dim.DYNAMIC, [None] * layers
     shapes = ({0: free}, {0: free}, {0: free, 1: free}, None, {0: free}, fixed, fixed)
     with halved(model):
         traced = to_onnx(
-            InplaceTargetGraph(model),
+            InplaceTargetGraph(model, fused),
             (*arguments, caches(), caches()),
             shapes,
             inplace_inputs(layers),
@@ -154,11 +157,12 @@ def _inplace_attention(
 class InplaceTargetGraph(torch.nn.Module):  # type: ignore[misc]
     """A causal language model of transformers over caches of a fixed size."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, fused: FusedStates | None = None) -> None:
         super().__init__()
         ALL_ATTENTION_FUNCTIONS.register(INPLACE_ATTENTION, _inplace_attention)
         model.set_attn_implementation(INPLACE_ATTENTION)
         self.model = model
+        self.fused = fused
 
     def forward(
         self,
@@ -184,16 +188,18 @@ class InplaceTargetGraph(torch.nn.Module):  # type: ignore[misc]
         """
         cache = InplaceCache(past_keys, past_values, past_len)
         mask = _full_mask(tree_mask, past_len, past_keys[0].shape[_ROWS_AXIS])
-        output = self.model.base_model(
-            input_ids=input_ids[None],
-            attention_mask=mask[None, None],
-            position_ids=position_ids[None],
-            cache=cache,
-            use_cache=True,
-        )
+        with tapped(self.model, () if self.fused is None else self.fused.taps) as states:
+            output = self.model.base_model(
+                input_ids=input_ids[None],
+                attention_mask=mask[None, None],
+                position_ids=position_ids[None],
+                cache=cache,
+                use_cache=True,
+            )
         hidden = output.last_hidden_state[0]
         logits = self.model.get_output_embeddings()(hidden.index_select(0, logits_idx)).float()
-        return logits, hidden.to(torch.float16), cache.present_keys, cache.present_values
+        features = hidden.to(torch.float16) if self.fused is None else saturated(self.fused(states)[0])
+        return logits, features, cache.present_keys, cache.present_values
 
 
 def _full_mask(tree_mask: torch.Tensor, past_len: torch.Tensor, capacity: int) -> torch.Tensor:

@@ -16,8 +16,8 @@ from starsd_edge.errors import StarsdError
 
 # fmt: off
 _PLAIN = frozenset({
-    "Add", "Cast", "Concat", "Constant", "Cos", "Div", "Expand", "Gather", "Gemm", "MatMul", "Mul", "Neg", "Pow",
-    "ReduceMean", "Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "Transpose",
+    "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Gather", "Gemm", "MatMul", "Mul", "Neg",
+    "Pow", "ReduceMean", "Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "Transpose",
     "Unsqueeze", "Where",
 })
 # fmt: on

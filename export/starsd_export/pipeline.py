@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import onnx_ir
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 from starsd_edge import __version__
 from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, write_manifest
 from starsd_edge.bundles.cache import MANIFEST_NAME
-from starsd_edge.bundles.fingerprints import feature_fingerprint, tokenizer_fingerprint
+from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
 from starsd_edge.bundles.integrity import hash_files, staged_directory
 from starsd_edge.bundles.manifest import GRAPH_REVISION, Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
@@ -30,6 +29,7 @@ from starsd_export.parity import BOUNDS, GraphEngine, RunStock, check_parity
 from starsd_export.preflight import require_room
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
 from starsd_export.reference import run_stock
+from starsd_export.target_features import TargetFeatures, features_for, last_hidden
 from starsd_export.tensorrt_graph import (
     PARITY_BOUND,
     TENSORRT_WEIGHTS,
@@ -47,7 +47,6 @@ KV_DTYPES = ("float16", "float32")
 STEPS = ("reading the checkpoint", "loading the weights", "tracing the graph", "writing", "parity gate", "hashing")
 _MAX_TREE = 64
 _MAX_CHUNK = 256
-_FEATURES: Literal["last_hidden"] = "last_hidden"
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,7 @@ class ExportOptions:
         kv_dtype: "float16", or "float32" as a CPU reference.
         name: of the bundle; None takes the checkpoint's.
         source: where the checkpoint is from, for the manifest; None takes its file or directory name.
+        features_for: directory of an EAGLE-3 head that the graph is to give features for; None gives those of EAGLE-1.
         tensorrt: what is particular to a graph for TensorRT; None makes one for ONNX Runtime.
 
     Raises:
@@ -69,6 +69,7 @@ class ExportOptions:
     kv_dtype: str = "float16"
     name: str | None = None
     source: str | None = None
+    features_for: Path | None = None
     tensorrt: TensorrtOptions | None = None
 
     def __post_init__(self) -> None:
@@ -108,25 +109,26 @@ def export_bundle(
     require_replaceable(destination)
     progress(STEPS[0])
     checkpoint = open_checkpoint(source)
+    features = _features(checkpoint, options)
     require_room(destination, checkpoint.weight_bytes, options.weights)
     with staged_directory(destination) as staging:
         progress(STEPS[1])
         model = checkpoint.load()
         progress(STEPS[2])
         prompts = _prompts(checkpoint)
-        manifest = describe(checkpoint, model, options)
-        graph, notes = _graph(model, manifest, options, prompts)
+        manifest = describe(checkpoint, model, options, features)
+        graph, notes = _graph(model, manifest, options, features, prompts)
         progress(STEPS[3])
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=WEIGHTS_NAME)
         del graph
         _write_text(staging, checkpoint)
         progress(STEPS[4])
         engine = open_graph(staging / GRAPH_NAME, manifest)
-        stock = partial(run_stock, model, kv_dtype=options.kv_dtype)
+        stock = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
         parity = _check_parity(engine, stock, options)
-        ranges = activation_ranges(model, prompts)
+        ranges = activation_ranges(model, prompts, features.fused)
         progress(STEPS[5])
-        notes = [*checkpoint.limits.notes, *range_notes(ranges), *notes]
+        notes = [*checkpoint.limits.notes, *filter(None, [features.note]), *range_notes(ranges), *notes]
         findings = {"parity": parity, "fp16_range": ranges, "notes": notes}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
@@ -140,12 +142,14 @@ def require_replaceable(destination: Path) -> None:
         raise UsageError(f"{destination} holds files and no bundle: name a new directory, or empty this one first")
 
 
-def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions) -> Manifest:
+def describe(
+    checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions, features: TargetFeatures
+) -> Manifest:
     """The manifest, its parity report and its list of files still empty."""
     config, tensorrt = model.config, options.tensorrt
     limit = checkpoint.limits.max_context
     max_context = tensorrt.max_context(limit) if tensorrt else limit
-    feature_fp = feature_fingerprint(checkpoint.source_fp, _FEATURES, config.hidden_size)
+    feature_fp = features.fingerprint(checkpoint.source_fp)
     return Manifest(
         schema_version=1,
         name=options.name or checkpoint.name,
@@ -170,12 +174,15 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
             kv_strategy=tensorrt.kv_strategy if tensorrt else "append",  # type: ignore[arg-type]
             kv_dtype=options.kv_dtype,  # type: ignore[arg-type]
             weights=options.weights,  # type: ignore[arg-type]
-            feature_kind=_FEATURES,
-            feature_width=config.hidden_size,
+            feature_kind=features.kind,
+            feature_width=features.width,
             max_tree=_MAX_TREE,
             max_chunk=_MAX_CHUNK,
             exact_trees=options.weights == "fp32",
             revision=GRAPH_REVISION,
+            tap_layers=list(features.taps),
+            fusion_fp=features.fusion_fp,
+            features_for=features.head,
             tensorrt=tensorrt.describe(options.weights, max_context, _MAX_TREE) if tensorrt else None,
         ),
         text=TextRules(
@@ -189,17 +196,28 @@ def describe(checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOpti
     )
 
 
+def _features(checkpoint: Checkpoint, options: ExportOptions) -> TargetFeatures:
+    if options.features_for is None:
+        return last_hidden(checkpoint.config)
+    return features_for(options.features_for, checkpoint.config)
+
+
 def _graph(
-    model: PreTrainedModel, manifest: Manifest, options: ExportOptions, prompts: Sequence[Sequence[int]]
+    model: PreTrainedModel,
+    manifest: Manifest,
+    options: ExportOptions,
+    features: TargetFeatures,
+    prompts: Sequence[Sequence[int]],
 ) -> tuple[onnx_ir.Model, list[str]]:
     """The graph, and what there is to say about its weights. The model gets the weights of a graph for TensorRT."""
-    if options.tensorrt is None or manifest.graph.tensorrt is None:
-        graph = trace(model, options.kv_dtype)
+    if options.tensorrt is None:
+        graph = trace(model, options.kv_dtype, features.fused)
         if options.weights == "int8":
             quantise_weights(graph)
         return graph, []
     before = checkpoint_logits(model, prompts)
-    graph = tensorrt_graph(model, options.weights, options.tensorrt, manifest.graph.tensorrt)
+    capacity = manifest.graph.tensorrt.capacity if manifest.graph.tensorrt else 0
+    graph = tensorrt_graph(model, options.weights, options.tensorrt, capacity, features.fused)
     return graph, [weights_note(before, checkpoint_logits(model, prompts))]
 
 

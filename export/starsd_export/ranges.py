@@ -19,6 +19,7 @@ import tokenizers
 import torch
 from transformers import PreTrainedModel
 
+from starsd_edge.runtime.torch_features import FusedStates, tapped
 from starsd_export.reference import STOCK_ATTENTION
 
 LARGEST_FLOAT16 = 65504.0
@@ -30,6 +31,7 @@ _PROMPTS = (
     "1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233 ...\n\n| a | b |\n|---|---|\n",
     "Wie heißt die Hauptstadt? ¿Qué hora es? 中文、日本語、한국어. Привет!",
 )
+FEATURES = "features"
 _IN_LAYER = re.compile(r"layers\.\d+")
 _IS_LAYER = re.compile(r"layers\.\d+$")
 
@@ -47,37 +49,54 @@ def sample_prompts(tokenizer: Mapping[str, Any], bos_id: int | None, vocab_size:
     return [[token for token in ids if token < vocab_size] for ids in encoded]
 
 
-def activation_ranges(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[str, float | None]:
+def activation_ranges(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], fused: FusedStates | None = None
+) -> dict[str, float | None]:
     """The largest magnitude by layer, over the prompts.
 
     Args:
         model: float32, in evaluation mode.
         prompts: token ids.
+        fused: what makes its features.
 
     Returns:
-        "layers.N" for each layer, and "embed_tokens", "norm" and "lm_head"; None where a value was not finite.
+        "layers.N" for each layer, "embed_tokens", "norm", "lm_head", and `FEATURES` where they are fused; None where a
+        value was not finite.
     """
     model.set_attn_implementation(STOCK_ATTENTION)
     largest: dict[str, float] = {}
     with _watched(model, largest), torch.inference_mode():
         for ids in prompts:
-            model(torch.tensor([list(ids)]), use_cache=False)
+            with tapped(model, () if fused is None else fused.taps) as states:
+                model(torch.tensor([list(ids)]), use_cache=False)
+            if fused is not None:
+                _record(largest, FEATURES, fused(states))
     return {name: float(f"{value:.4g}") if math.isfinite(value) else None for name, value in largest.items()}
 
 
 def range_notes(ranges: Mapping[str, float | None]) -> list[str]:
-    """One line if the activations come near the end of float16, none else."""
+    """A line if the activations come near the end of float16, and one if fused features do; none else."""
     bound = SAFE_SHARE * LARGEST_FLOAT16
     beyond = {name: value for name, value in ranges.items() if value is None or value > bound}
+    notes = [_feature_note(beyond.pop(FEATURES))] if FEATURES in beyond else []
     if not beyond:
-        return []
+        return notes
     worst = max(beyond, key=lambda name: math.inf if beyond[name] is None else float(beyond[name] or 0))
     reached = "values that are not finite" if beyond[worst] is None else f"{beyond[worst]:.0f}"
     others = f" (and {len(beyond) - 1} more beyond {bound:.0f})" if len(beyond) > 1 else ""
     return [
         f"{worst} reaches {reached} over the sample prompts{others}, and float16 ends at {LARGEST_FLOAT16:.0f}: "
-        "engines that compute in float16 may overflow with this model"
+        "engines that compute in float16 may overflow with this model",
+        *notes,
     ]
+
+
+def _feature_note(largest: float | None) -> str:
+    reached = "values that are not finite" if largest is None else f"{largest:.0f}"
+    return (
+        f"fused features reach {reached} over the sample prompts, and what is beyond {LARGEST_FLOAT16:.0f} travels as "
+        "that: the head will guess worse there"
+    )
 
 
 @contextmanager

@@ -6,7 +6,8 @@ KV dtype, as every engine does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import DynamicCache, PreTrainedModel
+
+from starsd_edge.runtime.torch_features import FusedStates, saturated
 
 STOCK_ATTENTION = "sdpa"
 
@@ -54,17 +57,35 @@ class RoundingCache(DynamicCache):  # type: ignore[misc]
         return states.to(self._dtype).to(states.dtype)
 
 
-def run_stock(model: PreTrainedModel, ids: Sequence[int], kv_dtype: str) -> Reference:
-    """The stock model over a whole prefix, from nothing."""
+def run_stock(model: PreTrainedModel, ids: Sequence[int], kv_dtype: str, fused: FusedStates | None = None) -> Reference:
+    """The stock model over a whole prefix, from nothing.
+
+    Args:
+        fused: what makes features of its states; None takes the one after the final norm.
+    """
     model.set_attn_implementation(STOCK_ATTENTION)
     cache = RoundingCache(getattr(torch, kv_dtype))
-    with torch.inference_mode():
+    with torch.inference_mode(), _layer_outputs(model) as states:
         output = model.base_model(input_ids=torch.tensor([list(ids)]), cache=cache, use_cache=True)
         hidden = output.last_hidden_state
         logits = model.get_output_embeddings()(hidden).float()
+        features = hidden.half() if fused is None else saturated(fused([states[tap] for tap in fused.taps]))
     return Reference(
         logits[0].numpy(),
-        hidden[0].to(torch.float16).float().numpy(),
+        features[0].float().numpy(),
         np.stack([layer.keys[0].transpose(0, 1).numpy() for layer in cache.layers]),
         np.stack([layer.values[0].transpose(0, 1).numpy() for layer in cache.layers]),
     )
+
+
+@contextmanager
+def _layer_outputs(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
+    """What the embedding gives, then each layer: entry j is what goes into layer j."""
+    states: list[torch.Tensor] = []
+    modules = [model.get_input_embeddings(), *model.base_model.layers]
+    handles = [module.register_forward_hook(lambda _, __, output: states.append(output)) for module in modules]
+    try:
+        yield states
+    finally:
+        for handle in handles:
+            handle.remove()

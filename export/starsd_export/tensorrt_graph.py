@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import UsageError
+from starsd_edge.runtime.torch_features import FusedStates
 from starsd_export.blocks import BITS, BLOCK_SIZES, Blocks, quantise_graph, quantise_model
 from starsd_export.families import SHORTEST_CONTEXT
 from starsd_export.graph import OPSET
@@ -97,14 +98,19 @@ class TensorrtOptions:
 
 
 def tensorrt_graph(
-    model: PreTrainedModel, weights: str, options: TensorrtOptions, described: TensorrtGraph
+    model: PreTrainedModel,
+    weights: str,
+    options: TensorrtOptions,
+    capacity: int = 0,
+    fused: FusedStates | None = None,
 ) -> onnx_ir.Model:
     """The graph, held to the operators that its TensorRT takes.
 
     Args:
         model: float32, in evaluation mode; it gets the weights that the graph has.
         weights: one of `TENSORRT_WEIGHTS`.
-        described: what `options` describe.
+        capacity: rows of every cache of an `inplace` graph.
+        fused: what makes its features; None gives the hidden state after the final norm.
 
     Raises:
         UsageError: the blocks do not fill a matrix.
@@ -112,9 +118,9 @@ def tensorrt_graph(
     """
     blocks = options.blocks(weights)
     if options.kv_strategy == "inplace":
-        graph = trace_inplace(model, described.capacity)
+        graph = trace_inplace(model, capacity, fused)
     else:
-        graph = trace_half(model, options.opset(weights))
+        graph = trace_half(model, options.opset(weights), fused)
     if blocks is not None:
         quantise_graph(graph, blocks)
         quantise_model(model, blocks)

@@ -46,11 +46,14 @@ def source_fingerprint(config: Mapping[str, Any], tensors: Mapping[str, str]) ->
     return _digest({"config": dict(config), "tensors": dict(tensors)})
 
 
-def feature_fingerprint(source_fp: str, kind: str, width: int, tap_layers: Sequence[int] = ()) -> str:
+def feature_fingerprint(
+    source_fp: str, kind: str, width: int, tap_layers: Sequence[int] = (), fusion_fp: str = ""
+) -> str:
     """Fingerprint of the features a graph gives: of which checkpoint, of which kind, tapped where (layer ids in
-    EAGLE's numbering), how wide.
+    EAGLE's numbering), fused by what (sha256 of the weights), how wide.
     """
-    return _digest({"source": source_fp, "kind": kind, "layers": list(tap_layers), "width": width})
+    fused = {"fusion": fusion_fp} if fusion_fp else {}
+    return _digest({"source": source_fp, "kind": kind, "layers": list(tap_layers), "width": width, **fused})
 
 
 def _vocabulary(model: Mapping[str, Any]) -> list[tuple[str, int]]:

@@ -24,6 +24,8 @@ GRAPH_REVISION = 2
 """
 
 Positive = Annotated[int, Meta(ge=1)]
+FeatureKind = Literal["last_hidden", "fused_states", "none"]
+"""What a target gives a draft head: the hidden state after the final norm, or three states fused for EAGLE-3."""
 
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +73,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_strategy: Literal["append", "inplace"]
     kv_dtype: Literal["float16", "float32"]
     weights: Literal["fp32", "fp16", "int8", "int4"]
-    feature_kind: Literal["last_hidden", "none"]
+    feature_kind: FeatureKind
     feature_width: int
     max_tree: Positive
     max_chunk: Positive
@@ -79,6 +81,12 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """False where tree rows differ too much from one-token steps: such bundles draft chains unless told otherwise."""
     revision: Positive = 1
     """`GRAPH_REVISION` of the exporter that made it."""
+    tap_layers: list[int] = []
+    """"fused_states": the layers whose inputs are fused, as EAGLE counts them."""
+    fusion_fp: str = ""
+    """"fused_states": sha256 of what fuses them."""
+    features_for: str = ""
+    """"fused_states": directory name of the head that brought it."""
     tensorrt: TensorrtGraph | None = None
     """Of a graph that engines are built from; None of one for ONNX Runtime."""
 

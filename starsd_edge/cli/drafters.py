@@ -53,8 +53,15 @@ def _eagle(path: Path, max_sessions: int, threads: int | None, name: str) -> Dra
 
     bundle = load_draft_bundle(path)
     manifest = bundle.manifest
-    head = open_head(bundle, threads)
-    return EagleDrafter(head, draft_ids(bundle), manifest.fingerprint, manifest.accepts, max_sessions, name)
+    return EagleDrafter(
+        open_head(bundle, threads),
+        draft_ids(bundle),
+        manifest.fingerprint,
+        manifest.accepts,
+        max_sessions,
+        name,
+        manifest.target_export,
+    )
 
 
 def _causal_lm(path: Path, max_sessions: int, threads: int | None, name: str) -> Drafter:

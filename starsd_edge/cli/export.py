@@ -65,6 +65,15 @@ class ExportCommandOptions:
             show_default=False,
         ),
     ] = None
+    features_for: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Let the target give the features that this published EAGLE-3 head reads. Heads of EAGLE-1, EAGLE-2 "
+            "and `train-draft` need no such thing.",
+            show_default=False,
+        ),
+    ] = None
     engine: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +105,12 @@ class ExportCommandOptions:
         ),
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.draft_head is not None and self.features_for is not None:
+            raise UsageError(
+                "--draft-head makes the hub's bundle and --features-for the target's: run export once with each"
+            )
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -118,10 +133,8 @@ def export(options: ExportCommandOptions) -> None:
         raise UsageError("--compute-capability is for --engine")
     if options.context is not None and options.kv_strategy != "inplace":
         raise UsageError("--context is for --engine and --kv-strategy inplace")
-    from starsd_export.pipeline import ExportOptions
-
     weights = options.weights or _default_weights(options)
-    kind = ExportOptions(weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options))
+    kind = _bundle_kind(options, weights)
     source = _fetch(options.model)
     if options.draft_head is not None:
         _export_head(options, source, options.draft_head, weights)
@@ -130,15 +143,16 @@ def export(options: ExportCommandOptions) -> None:
 
 
 def _export_graph(options: ExportCommandOptions) -> Path:
-    """The bundle of a model that an engine is built from: the one in the cache if it is what is asked for, or new."""
+    """The bundle that an engine is built from: the one in the cache, if its name alone says what it is of, or new."""
     from starsd_edge.bundles.bundle import why_make
-    from starsd_export.pipeline import ExportOptions
+    from starsd_edge.bundles.catalogue import find_entry
 
     options = replace(options, runtime="tensorrt", output=None)
     weights = options.weights or _default_weights(options)
-    kind = ExportOptions(weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options))
+    kind = _bundle_kind(options, weights)
     place = _destination(options, _bundle_name(options, kind))
-    if why_make(place):
+    named = find_entry(options.model) is not None and options.features_for is None
+    if not named or why_make(place):
         _export_model(options, _fetch(options.model), kind)
     return place
 
@@ -180,6 +194,14 @@ def _default_weights(options: ExportCommandOptions) -> str:
     return "fp16" if options.runtime == "tensorrt" else "fp32"
 
 
+def _bundle_kind(options: ExportCommandOptions, weights: str) -> ExportOptions:
+    from starsd_export.pipeline import ExportOptions
+
+    return ExportOptions(
+        weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options), features_for=options.features_for
+    )
+
+
 def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
     from starsd_export.pipeline import require_kind
     from starsd_export.tensorrt_graph import TensorrtOptions
@@ -198,21 +220,32 @@ def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
 def _kind_name(kind: ExportOptions) -> str:
     """The end of a bundle's name."""
     if kind.tensorrt is not None:
-        head = "" if kind.tensorrt.head == "fp16" else f"-head-{kind.tensorrt.head}"
-        place = "-inplace" if kind.tensorrt.kv_strategy == "inplace" else ""
-        return f"tensorrt-{kind.weights}{head}{place}"
-    return kind.weights + ("" if kind.kv_dtype == "float16" else "-kv32")
+        parts = ["tensorrt", kind.weights]
+        if kind.tensorrt.head != "fp16":
+            parts.append(f"head-{kind.tensorrt.head}")
+        if kind.tensorrt.block != ExportCommandOptions.block:
+            parts.append(f"block-{kind.tensorrt.block}")
+        if kind.tensorrt.kv_strategy == "inplace":
+            parts.append("inplace" if kind.tensorrt.context is None else f"inplace-{kind.tensorrt.context}")
+    else:
+        parts = [kind.weights, *(["kv32"] if kind.kv_dtype != "float16" else [])]
+    return "-".join([*parts, *(["eagle3"] if kind.features_for else [])])
 
 
 def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
     from starsd_export.draft_heads.bundle import export_draft_bundle
+    from starsd_export.draft_heads.fitting import head_kind
 
-    name = f"{_short_name(options.model)}-eagle-{weights}"
+    destination = _destination(options, f"{_short_name(options.model)}-{head_kind(head)}-{weights}")
     started = time.monotonic()
     with _steps() as progress:
-        bundle = export_draft_bundle(source, head, _destination(options, name), weights, progress)
+        bundle = export_draft_bundle(source, head, destination, weights, progress, _public_name(options.model))
     typer.echo(bundle.path)
     typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    for note in bundle.manifest.notes:
+        typer.echo(f"note: {note}", err=True)
+    if bundle.manifest.spec.kind == "eagle3":
+        typer.echo(f"note: its targets run the bundle of `{bundle.manifest.target_export}`", err=True)
 
 
 def _destination(options: ExportCommandOptions, name: str) -> Path:
@@ -230,6 +263,14 @@ def _short_name(model: str) -> str:
 
     hub_name = parse_hub_name(model)
     return hub_name.short if hub_name else _stem(model)
+
+
+def _public_name(model: str) -> str:
+    """What names the model without saying where it lies on this machine."""
+    from starsd_edge.bundles.hugging_face import parse_hub_name
+
+    hub_name = parse_hub_name(model)
+    return f"hf:{hub_name.repository}" if hub_name else Path(model).resolve().name
 
 
 def _stem(model: str) -> str:

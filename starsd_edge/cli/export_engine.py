@@ -59,11 +59,11 @@ def _bundle_at(name: str) -> Path | None:
 
 
 def _require_no_kind(options: ExportCommandOptions) -> None:
-    kinds = ("weights", "block", "head_weights", "kv_strategy")
+    kinds = ("weights", "block", "head_weights", "kv_strategy", "kv", "features_for")
     given = [name for name in kinds if getattr(options, name) != getattr(type(options), name)]
     if given:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{options.model} is a bundle, whose weights are what they are: leave {names} away")
+        raise UsageError(f"{options.model} is a bundle, whose graph is what it is: leave {names} away")
 
 
 def _print(built: BuiltEngine) -> None:

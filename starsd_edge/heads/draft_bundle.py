@@ -50,6 +50,18 @@ class DraftManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the head was trained, for people."""
     files: dict[str, str]
     """sha256 of every file of the bundle but this one."""
+    head: str = ""
+    """The head's directory, without its path."""
+    target: str = ""
+    """The target's model, as `export` is given it, without a path."""
+    notes: list[str] = []
+    """One line for each thing that a user who knows the head would not expect."""
+
+    @property
+    def target_export(self) -> str:
+        """The command that makes the bundle of a target with the features that the head reads."""
+        features = f" --features-for {self.head or 'HEAD'}" if self.spec.kind == "eagle3" else ""
+        return f"starsd-edge export {self.target or 'MODEL'}{features}"
 
 
 @dataclass(frozen=True)

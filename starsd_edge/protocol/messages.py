@@ -77,7 +77,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     feature_fp: Name
     """Fingerprint of what its features are."""
     feature_kind: Name
-    """"last_hidden", or "none"."""
+    """"last_hidden", "fused_states" (of three layers, for an EAGLE-3 head), or "none"."""
     feature_width: Count
     """Values per row of features."""
     codecs: Annotated[list[Name], Meta(max_length=8)]

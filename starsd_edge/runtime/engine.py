@@ -23,7 +23,8 @@ class EngineSpec:
 
     Attributes:
         vocab_size: width V of the logits (padding rows included).
-        feature_kind: what `Step.features` holds: "last_hidden" (after the final norm) or "none".
+        feature_kind: what `Step.features` holds: "last_hidden" (after the final norm), "fused_states" (of three layers,
+            for an EAGLE-3 head) or "none".
         feature_width: width F of the features.
         max_context: most tokens a sequence may hold, draft nodes of one verify pass not counted.
         max_tree: most rows T of one verify pass, the root included. Prefill chunks may be larger: `max_chunk`.

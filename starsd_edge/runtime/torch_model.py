@@ -15,6 +15,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from starsd_edge.runtime.torch_features import FusedStates, saturated, tapped
+
 ATTENTION_NAME = "starsd_append"
 OUT_OF_SIGHT = torch.finfo(torch.float32).min
 _ONES_WIDTH = 2
@@ -99,13 +101,18 @@ def grouped_attention(
 
 
 class TargetGraph(torch.nn.Module):  # type: ignore[misc]
-    """A causal language model of transformers as a function without state: KV rows go in, new ones come out."""
+    """A causal language model of transformers as a function without state: KV rows go in, new ones come out.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    Args:
+        fused: what makes its features; None gives the hidden state after the final norm.
+    """
+
+    def __init__(self, model: PreTrainedModel, fused: FusedStates | None = None) -> None:
         super().__init__()
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, grouped_attention)
         model.set_attn_implementation(ATTENTION_NAME)
         self.model = model
+        self.fused = fused
 
     def forward(
         self,
@@ -131,15 +138,17 @@ class TargetGraph(torch.nn.Module):  # type: ignore[misc]
         seen = torch.ones((input_ids.shape[0], past_len), dtype=torch.bool, device=input_ids.device)
         mask = torch.cat((seen, tree_mask), dim=1)[None, None]
         cache = AppendCache(past_keys, past_values)
-        output = self.model.base_model(
-            input_ids=input_ids[None],
-            attention_mask=mask,
-            position_ids=position_ids[None],
-            cache=cache,
-            use_cache=True,
-        )
+        with tapped(self.model, () if self.fused is None else self.fused.taps) as states:
+            output = self.model.base_model(
+                input_ids=input_ids[None],
+                attention_mask=mask,
+                position_ids=position_ids[None],
+                cache=cache,
+                use_cache=True,
+            )
         hidden = output.last_hidden_state[0]
         # `hidden[logits_idx]` is traced with a transpose that transposes nothing, for which some ONNX Runtimes
         # (1.23 among them) multiply by the wrong matrix.
         logits = self.model.get_output_embeddings()(hidden.index_select(0, logits_idx)).float()
-        return logits, hidden.to(torch.float16), cache.new_keys, cache.new_values
+        features = hidden.to(torch.float16) if self.fused is None else saturated(self.fused(states)[0])
+        return logits, features, cache.new_keys, cache.new_values

@@ -121,7 +121,7 @@ def record(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytes
     engine = PrefixEngine(1, max_context=128, feature_width=8, prefix_weight=4.0)
     monkeypatch.setattr(target_module, "open_engine", lambda *given, **named: engine)
     bundle, prompts = write_bundle(tmp_path / "letters"), tmp_path / "prompts"
-    prompts.write_text("\n".join("abacabad cabcab hijk bade face cafe lamp gnu".split()))
+    prompts.write_text("\n".join(["abacabad", "cabcab", "hijk", "bade", "face", "cafe", "lamp", "gnu"]))
     cli = CommandLine(capfd)
     usual = ("bench", "trace", bundle, "--prompts", prompts, "--output", tmp_path / "new.npz", "--new-tokens", 40)
     return lambda *more: cli(*usual, *more)

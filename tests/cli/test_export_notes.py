@@ -8,9 +8,11 @@ import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
 from tests.support.command_line import CommandLine
+from tests.support.tiny_eagle3 import TinyEagle3
+
+pytestmark = pytest.mark.export
 
 
-@pytest.mark.export
 def test_a_shorter_context_is_said_once_and_kept_in_the_manifest(cli: CommandLine, cache: Path, tmp_path: Path) -> None:
     from tests.support.tiny_families import write_family
 
@@ -23,3 +25,24 @@ def test_a_shorter_context_is_said_once_and_kept_in_the_manifest(cli: CommandLin
     manifest = load_bundle(cache / "bundles" / "windowed-fp32").manifest
     assert manifest.model.max_context == 512
     assert notes == [f"note: {note}" for note in manifest.notes]
+
+
+def test_the_bundle_of_an_eagle_3_head_says_what_it_reads_and_how_its_targets_are_made(
+    cli: CommandLine, cache: Path, tiny_eagle3: TinyEagle3
+) -> None:
+    ended = cli("export", tiny_eagle3.checkpoint, "--draft-head", tiny_eagle3.head)
+    assert ended.code == 0, ended.err
+    assert (cache / "bundles" / "tiny-eagle3-int8").is_dir()
+    assert [line for line in ended.err.splitlines() if line.startswith("note: ")] == [
+        "note: the head in tiny-eagle3 reads the inputs of layers 1, 2, 3 (as stated)",
+        "note: its targets run the bundle of `starsd-edge export tiny --features-for tiny-eagle3`",
+    ]
+
+
+@pytest.mark.usefixtures("cache")
+def test_one_export_makes_one_bundle(cli: CommandLine, tiny_eagle3: TinyEagle3) -> None:
+    head = tiny_eagle3.head
+    line = cli.refused("export", tiny_eagle3.checkpoint, "--draft-head", head, "--features-for", head)
+    assert "run export once with each" in line
+    ended = cli("export", tiny_eagle3.checkpoint, "--features-for", "missing")
+    assert (ended.code, ended.err.splitlines()[-1].startswith("error: no head at missing: ")) == (1, True)

@@ -20,16 +20,17 @@ from starsd_server.drafters.ngram import NgramDrafter
 from tests.support.bundle_store import shipped_head
 from tests.support.drafter_source import DrafterDrafts
 from tests.support.exactness import (
-    ARGMAX_BOUNDS,
     CASES,
     EVEN,
+    EXCEPTIONS,
     ODD,
     OPTIONS,
     Bench,
     Case,
+    Mismatch,
     Said,
     informed,
-    margin_bound,
+    mismatches,
     noise,
     right_among_wrong,
     right_before_wrong,
@@ -39,8 +40,6 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
 
 SHAPE = DraftShape(14, 5, 3)
 """A draft of more than 5 nodes has branches."""
-EXCEPTIONS = 2 / 2000
-"""Most exceptions per token."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +63,6 @@ WAYS = {
     "every option": Way(lambda bench, case: informed(bench, case, right_among_wrong, seed=4), OPTIONS),
     "noise": Way(lambda bench, case: informed(bench, case, noise, seed=3), ODD),
 }
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """A token that plain one-token steps do not choose."""
-
-    case: Case
-    index: int
-    token: int
-    plain_token: int
-    margin: float
-    bound: float
-
-
-def mismatches(bench: Bench, case: Case, said: Said) -> list[Mismatch]:
-    """Where an answer is not what one-token steps say after the same beginning."""
-    bound = margin_bound(case.sampling, ARGMAX_BOUNDS[bench.engine.spec.kv_dtype])
-    choices = bench.replay(case, said.tokens)
-    return [
-        Mismatch(case, index, token, choice.token, choice.margin, bound)
-        for index, (token, choice) in enumerate(zip(said.tokens, choices, strict=True))
-        if token != choice.token
-    ]
 
 
 @pytest.mark.parametrize("kv", ["bench_fp16_kv", "bench_fp32_kv"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +14,14 @@ from tests.support.prefix_engine import PrefixEngine
 from tests.support.tiny_bundles import KINDS
 from tests.support.traces import letter_source, letter_trace
 
+if TYPE_CHECKING:
+    from tests.support.tiny_eagle3 import TinyEagle3
+
 CONTEXT = 512
-ENGINES = [*KINDS, pytest.param("torch", marks=pytest.mark.export), "prefix", "replay"]
+FUSED, FUSED_INT8 = "fused features", "fused features, int8"
+TORCH, TORCH_FUSED = "torch", "torch, fused features"
+_WITH_TORCH = [pytest.param(name, marks=pytest.mark.export) for name in (TORCH, TORCH_FUSED, FUSED, FUSED_INT8)]
+ENGINES = [*KINDS, *_WITH_TORCH, "prefix", "replay"]
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -25,25 +32,34 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         return PrefixEngine(max_context=CONTEXT, feature_width=4)
     if name == "replay":
         return ReplayEngine(letter_trace(), letter_source(CONTEXT))
+    if name in (FUSED, FUSED_INT8, TORCH_FUSED):
+        tiny = request.getfixturevalue("tiny_eagle3")
+        exported = open_engine(tiny.target_int8 if name == FUSED_INT8 else tiny.target, threads=1)
+        return _torch_engine(exported, tiny) if name == TORCH_FUSED else exported
     bundles = request.getfixturevalue("tiny_bundles")
-    if name == "torch":
+    if name == TORCH:
         return _torch_engine(open_engine(bundles["fp32"]))
     return open_engine(bundles[name], threads=1)
 
 
-def _torch_engine(like: Engine) -> Engine:
-    """The tiny model under torch."""
+def _torch_engine(like: Engine, fused: TinyEagle3 | None = None) -> Engine:
+    """A tiny model under torch, that of an EAGLE-3 head where one is given."""
     from starsd_edge.runtime.torch_engine import TorchEngine
     from starsd_edge.runtime.torch_model import TargetGraph
+    from starsd_export.target_features import features_for
+    from tests.support.tiny_eagle3 import target_model
     from tests.support.tiny_llama import tiny_model
 
-    return TorchEngine(TargetGraph(tiny_model()), like.spec)
+    if fused is None:
+        return TorchEngine(TargetGraph(tiny_model()), like.spec)
+    model = target_model()
+    return TorchEngine(TargetGraph(model, features_for(fused.head, model.config).fused), like.spec)
 
 
 @pytest.fixture
 def is_exact(request: pytest.FixtureRequest, engine: Engine) -> bool:
     """torch is the yardstick of values, not of bits: its kernels depend on the number of rows."""
-    return bool(request.node.callspec.params["engine"] != "torch")
+    return request.node.callspec.params["engine"] not in (TORCH, TORCH_FUSED)
 
 
 @pytest.fixture

@@ -31,13 +31,14 @@ from tests.support.wire import Clock, a_hello, promised
 
 SHAPE = DraftShape(12, 4, 3)
 CODECS = ("f2", "i1")
+KINDS = ("eagle", "eagle3")
 
 
 class EagleStar:
     """One target and one hub whose drafting thread works when the frames have arrived."""
 
-    def __init__(self, codec: str, window: int | None = None) -> None:
-        self.engine = random_engine()
+    def __init__(self, codec: str, window: int | None = None, kind: str = "eagle") -> None:
+        self.engine = random_engine(kind)
         drafters = [drafter_on(self.engine)]
         self.queue = DraftQueue()
         self.desk = DraftingDesk([*drafters, NgramDrafter(8)], lambda: 0.0)
@@ -89,10 +90,13 @@ class EagleStar:
         return arrived.tree
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("window", [None, 6])
-def test_trees_over_the_wire_are_those_of_the_head_on_the_promised_features(codec: str, window: int | None) -> None:
-    star = EagleStar(codec, window)
+def test_trees_over_the_wire_are_those_of_the_head_on_the_promised_features(
+    kind: str, codec: str, window: int | None
+) -> None:
+    star = EagleStar(codec, window, kind)
     ids, features = rows_of_text(60)
     seen = promised(features, codec)
     end = 21
@@ -129,13 +133,14 @@ def test_features_go_up_in_the_bytes_of_their_codec(codec: str) -> None:
     assert 40 * row <= star.target.counters.bytes_up["Extend"] <= 40 * (row + 2) + 48
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("window", [None, 4])
-async def test_a_target_over_a_real_link_says_what_it_says_alone(codec: str, window: int | None) -> None:
+async def test_a_target_over_a_real_link_says_what_it_says_alone(kind: str, codec: str, window: int | None) -> None:
     """The head is random: now and then it guesses right, and whether it does must not show."""
     wanted = request(shape=SHAPE, max_tokens=60)
     engine = SlowEngine(1, max_context=wanted.context, feature_width=WIDTH)
-    head = random_engine(vocab_size=WORDS, draft_vocab_size=WORDS - 1)
+    head = random_engine(kind, vocab_size=WORDS, draft_vocab_size=WORDS - 1)
     async with (
         running_hub([drafter_on(head)], required=True) as hub,
         LinkedTarget(hub.url, wanted, engine=engine, codecs=[codec], window=window, wait_s=20.0) as target,

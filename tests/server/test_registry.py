@@ -54,6 +54,14 @@ def test_a_target_that_cannot_send_what_the_head_reads_is_offered_ngram_and_told
     assert "f2 or i1" in refusal.message
 
 
+def test_a_target_with_other_features_is_told_both_and_the_command_that_makes_a_bundle_with_them() -> None:
+    offer = eagle().offer(hello(feature_fp="e" * 64, feature_width=32, codecs=["f2"]))
+    assert isinstance(offer, Offer)
+    assert offer.drafter == "ngram"
+    for part in ("e" * 16, "f" * 16, "`starsd-edge export MODEL --features-for HEAD`"):
+        assert part in offer.notice
+
+
 def test_another_padding_of_the_same_vocabulary_fits() -> None:
     offer = registry(TOKENIZER_FP).offer(hello(vocab_size=64, feature_fp="other", source_fp="other"))
     assert isinstance(offer, Offer)

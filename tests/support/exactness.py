@@ -49,6 +49,8 @@ CASES = [
     Case("- salt\n- pepper\n- salt\n- vinegar\n- salt\n-", SamplingParams(0.7, top_p=0.9, seed=5)),
     Case("Once upon a time there was a", SamplingParams(1.0, top_k=50, top_p=0.95, seed=6)),
 ]
+EXCEPTIONS = 2 / 2000
+"""Most exceptions per token, of trees."""
 OPTIONS = [
     Case("one two three four, one two three five, one two three", SamplingParams(penalties=Penalties(repetition=1.2))),
     Case(
@@ -153,6 +155,29 @@ class Bench:
             new = [choices[-1].token if forced is None else forced[len(choices) - 1]]
             sampler.append(new)
         return choices
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A token that plain one-token steps do not choose."""
+
+    case: Case
+    index: int
+    token: int
+    plain_token: int
+    margin: float
+    bound: float
+
+
+def mismatches(bench: Bench, case: Case, said: Said) -> list[Mismatch]:
+    """Where an answer is not what one-token steps say after the same beginning."""
+    bound = margin_bound(case.sampling, ARGMAX_BOUNDS[bench.engine.spec.kv_dtype])
+    choices = bench.replay(case, said.tokens)
+    return [
+        Mismatch(case, index, token, choice.token, choice.margin, bound)
+        for index, (token, choice) in enumerate(zip(said.tokens, choices, strict=True))
+        if token != choice.token
+    ]
 
 
 Paths = Callable[[np.random.Generator, list[int], int], list[list[int]]]

@@ -66,7 +66,8 @@ def draft_ids(engine: HeadEngine) -> npt.NDArray[np.int64]:
 
 def drafter_on(engine: HeadEngine, max_sessions: int = 64) -> EagleDrafter:
     """A drafter with this head."""
-    return EagleDrafter(engine, draft_ids(engine), "head", [FEATURE_FP], max_sessions)
+    command = "starsd-edge export MODEL --features-for HEAD"
+    return EagleDrafter(engine, draft_ids(engine), "head", [FEATURE_FP], max_sessions, target_export=command)
 
 
 def rows_of_text(count: int, seed: int = 0, width: int = WIDTH) -> tuple[list[int], npt.NDArray[np.float16]]:

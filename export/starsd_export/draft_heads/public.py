@@ -6,7 +6,7 @@ only badly. Here every tensor of the file has a place or is named in the error, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ import torch
 
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.spec import HeadKind, HeadSpec
+from starsd_edge.heads.torch_fusion import Fusion
 from starsd_export.draft_heads.public_config import HeadConfig, build_spec, find_kind, flatten_config, read_config
 from starsd_export.draft_heads.public_files import read_files
-from starsd_export.draft_heads.public_fusion import Fusion
 from starsd_export.draft_heads.public_names import (
     FUSION_BIAS,
     FUSION_NORM,
@@ -55,6 +55,16 @@ class PublicHead:
     notes: tuple[str, ...]
 
 
+def published_kind(directory: Path) -> HeadKind:
+    """Which kind of head a directory holds.
+
+    Raises:
+        UsageError: none that is known.
+    """
+    contents, stored = read_files(directory)
+    return _kind_of(directory, flatten_config(contents, directory), canonical_names(stored, directory))
+
+
 def read_public_head(directory: Path) -> PublicHead:
     """Read config.json and the weights beside it.
 
@@ -65,9 +75,7 @@ def read_public_head(directory: Path) -> PublicHead:
     names = canonical_names(stored, directory)
     tensors = {canonical: stored[name] for canonical, name in names.items()}
     config = flatten_config(contents, directory)
-    kind = find_kind(config, tensors)
-    if kind is None:
-        raise UsageError(f"{directory} holds no head of EAGLE-1, EAGLE-2 or EAGLE-3: this version drafts with no other")
+    kind = _kind_of(directory, config, tensors)
     found = read_config(config, directory)
     fc_bias = _has_fc_bias(kind, found, config, tensors)
     spec = build_spec(kind, found, config, directory, fc_bias=fc_bias, qkv_bias=_has_qkv_bias(found, tensors))
@@ -81,6 +89,13 @@ def read_public_head(directory: Path) -> PublicHead:
         taps=read_taps(contents, directory) if eagle3 else None,
         notes=_notes(spec, found, tensors),
     )
+
+
+def _kind_of(directory: Path, config: Mapping[str, Any], names: Collection[str]) -> HeadKind:
+    kind = find_kind(config, names)
+    if kind is None:
+        raise UsageError(f"{directory} holds no head of EAGLE-1, EAGLE-2 or EAGLE-3: this version drafts with no other")
+    return kind
 
 
 def _has_fc_bias(kind: HeadKind, found: HeadConfig, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:

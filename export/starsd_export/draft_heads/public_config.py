@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.spec import HeadKind, HeadSpec, Positive
-from starsd_export.draft_heads.public_fusion import TAPS
+from starsd_edge.heads.torch_fusion import TAPS
 from starsd_export.draft_heads.public_rope import read_rope
 
 _LLAMA: dict[str, Any] = {

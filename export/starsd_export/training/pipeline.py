@@ -27,7 +27,7 @@ from starsd_edge.runtime.torch_model import head_width
 from starsd_edge.text.frame import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.checkpoint import Checkpoint
-from starsd_export.draft_heads.bundle import find_head
+from starsd_export.draft_heads.fitting import find_head
 from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, is_trained_head, write_trained
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
@@ -160,7 +160,7 @@ def _require_replaceable(output: Path) -> None:
 
 
 def _start(name: str, checkpoint: Checkpoint) -> TrainedHead:
-    head = find_head(name, checkpoint)
+    head = find_head(name, checkpoint).head
     if head.record.spec.kind != "eagle":
         raise UsageError(f"{name} is an EAGLE-3 head, and only EAGLE-1 heads are trained here: leave --start out")
     return head

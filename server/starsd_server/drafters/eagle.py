@@ -27,9 +27,10 @@ class EagleDrafter:
         engine: the head; used on the drafting thread only.
         draft_ids: int64 [draft vocabulary], the target's id of each guess.
         fingerprint: of the head.
-        accepts: fingerprints of the features that it was trained on.
+        accepts: fingerprints of the features that it goes on from.
         max_sessions: sessions it holds rows for at once.
         name: what the hub calls it, where it has several of a kind.
+        target_export: the command that makes a target's bundle with such features, for people.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class EagleDrafter:
         accepts: Collection[str],
         max_sessions: int,
         name: str = EAGLE,
+        target_export: str = "starsd-edge export",
     ) -> None:
         self._engine = engine
         self._draft_ids = draft_ids
@@ -47,6 +49,7 @@ class EagleDrafter:
         self._accepts = frozenset(accepts)
         self._max_sessions = max_sessions
         self._name = name
+        self._target_export = target_export
         self._sessions: dict[int, EagleSession] = {}
 
     @property
@@ -74,7 +77,10 @@ class EagleDrafter:
         if feature_fp in self._accepts:
             return None
         ours = ", ".join(sorted(accepted[:16] for accepted in self._accepts))
-        return f"the target's features {feature_fp[:16]} are not those that the head was trained on ({ours})"
+        return (
+            f"the target's features {feature_fp[:16]} are not those that the head goes on from ({ours}, which bundles "
+            f"made by `{self._target_export}` give)"
+        )
 
     def warm_up(self) -> None:
         """Run one short pass: the first one allocates."""

@@ -1,0 +1,61 @@
+"""The features that a target gives an EAGLE-3 head: states from within the model, fused by the head's own first layer.
+
+Layers are counted as EAGLE does: tap j is what goes into layer j, and tap L, of L layers, into the final norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from transformers import PreTrainedModel
+
+from starsd_edge.heads.torch_fusion import Fusion
+
+_LARGEST_FLOAT16 = torch.finfo(torch.float16).max
+
+
+class FusedStates(torch.nn.Module):  # type: ignore[misc]
+    """A fusion and the taps that it reads.
+
+    Args:
+        taps: rising.
+        fusion: its tensors are taken as float32.
+    """
+
+    def __init__(self, taps: Sequence[int], fusion: Fusion) -> None:
+        super().__init__()
+        self.taps = tuple(taps)
+        self._eps = fusion.eps
+        for name in ("weight", "bias", "norm"):
+            tensor = getattr(fusion, name)
+            self.register_buffer(name, None if tensor is None else tensor.float())
+
+    @property
+    def width(self) -> int:
+        """Numbers in a feature."""
+        return int(self.weight.shape[0])
+
+    def forward(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """float32 [..., H] from the states [..., Ht] of the taps, in their order."""
+        fusion = Fusion(self.weight, self.bias, self.norm, self._eps)
+        return fusion.fuse(torch.cat([state.float() for state in states], dim=-1))
+
+
+def saturated(features: torch.Tensor) -> torch.Tensor:
+    """As float16, where what is beyond its range becomes its largest number: heads make nothing of infinities."""
+    return features.clamp(-_LARGEST_FLOAT16, _LARGEST_FLOAT16).to(torch.float16)
+
+
+@contextmanager
+def tapped(model: PreTrainedModel, taps: Sequence[int]) -> Iterator[list[torch.Tensor]]:
+    """The states at rising taps, noted while the model runs once."""
+    states: list[torch.Tensor] = []
+    places = [*model.base_model.layers, model.base_model.norm]
+    handles = [places[tap].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0])) for tap in taps]
+    try:
+        yield states
+    finally:
+        for handle in handles:
+            handle.remove()
