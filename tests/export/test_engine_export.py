@@ -112,9 +112,7 @@ def test_another_gpu_than_the_one_here_is_refused(libraries: Libraries, bundle: 
 def test_a_bundle_for_cpus_is_refused(libraries: Libraries, bundle: Bundle) -> None:
     graph = msgspec.structs.replace(bundle.manifest.graph, tensorrt=None)
     plain = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, graph=graph))
-    with pytest.raises(
-        UsageError, match=r"engines are built from bundles of `starsd-edge export MODEL"
-    ):
+    with pytest.raises(UsageError, match=r"engines are built from bundles of `starsd-edge export MODEL"):
         export_engine(plain, EngineOptions("tensorrt-rtx", "sm89"))
 
 
