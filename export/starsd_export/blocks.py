@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from starsd_edge.errors import UsageError
-from starsd_export.graph_weights import add_initializer, drop_unused, linear_weight
+from starsd_export.int8 import drop_unused, initializer, linear_weight
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK_SIZES = (32, 64, 128)
@@ -144,8 +144,8 @@ def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.fl
     name = f"{right.name if right is not None else node.name}_int{bits}"
     stored = np.ascontiguousarray(steps.T).astype(_STORED[bits])
     operands = [
-        add_initializer(graph, name, stored),
-        add_initializer(graph, f"{name}_scales", np.ascontiguousarray(scales.T)),
+        initializer(graph, name, stored),
+        initializer(graph, f"{name}_scales", np.ascontiguousarray(scales.T)),
     ]
     matrix = onnx_ir.node("DequantizeLinear", operands, {"axis": 0, "block_size": size}, name=f"{node.name}_weights")
     product = onnx_ir.node("MatMul", [node.inputs[0], matrix.outputs[0]], name=f"{node.name}_int{bits}")

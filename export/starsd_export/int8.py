@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir
 
-from starsd_export.graph_weights import add_initializer, drop_unused, linear_weight
-
 BLOCK = 32
 _BITS = 8
 _OFFSET = 128
@@ -53,11 +51,29 @@ def quantise_block(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint
     return (np.rint(steps) + _OFFSET).astype(np.uint8), scales.astype(np.float32).reshape(-1)
 
 
+def linear_weight(node: onnx_ir.Node) -> npt.NDArray[np.float32] | None:
+    """The [N, K] weight of y = x W^T, if that is what the node is."""
+    if node.op_type == "MatMul":
+        matrix = constant_matrix(node.inputs[1])
+        return None if matrix is None else matrix.T
+    if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 and len(node.inputs) == 2:
+        return constant_matrix(node.inputs[1])
+    return None
+
+
+def constant_matrix(value: onnx_ir.Value | None) -> npt.NDArray[np.float32] | None:
+    """A matrix that is stored in the graph."""
+    if value is None or not value.is_initializer() or value.const_value is None:
+        return None
+    array = value.const_value.numpy()
+    return array if array.ndim == 2 else None
+
+
 def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.float32]) -> None:
     packed, scales = quantise_block(np.ascontiguousarray(weight, np.float32))
     right = node.inputs[1]
     name = f"{right.name if right is not None else node.name}_int8"
-    operands = [add_initializer(graph, name, packed), add_initializer(graph, f"{name}_scales", scales)]
+    operands = [initializer(graph, name, packed), initializer(graph, f"{name}_scales", scales)]
     product = onnx_ir.node(
         "MatMulNBits",
         [node.inputs[0], *operands],
@@ -72,3 +88,17 @@ def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.fl
         name=f"{node.name}_int8",
     )
     onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [product], node.outputs, product.outputs)
+
+
+def initializer(graph: onnx_ir.Graph, name: str, array: npt.NDArray[np.generic]) -> onnx_ir.Value:
+    """Store an array in the graph."""
+    value = onnx_ir.val(name, const_value=onnx_ir.tensor(array, name=name))
+    graph.register_initializer(value)
+    return value
+
+
+def drop_unused(graph: onnx_ir.Graph) -> None:
+    """Forget what is stored in the graph for no node."""
+    for name, value in list(graph.initializers.items()):
+        if not value.uses():
+            del graph.initializers[name]

@@ -1,13 +1,14 @@
 """What one point of a star sweep is, what was seen of it, and what follows from that. Pure.
 
 Times are seconds of one clock, the targets'. S is the hub's time in the drafter for a request, Z what passes for the
-hub from sending a draft until that target's next request is there.
+hub from sending a draft until that target's next request is there: verifying, the network, and between two texts the
+prefill. E is what a target gains for each draft, tokens that it chose without one included.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -71,15 +72,11 @@ class DraftMark:
     """A draft that a target took in.
 
     Attributes:
-        epoch: of its request, in its session.
-        session: a number of the session.
-        hub_s: on the hub, queue and drafter included.
+        queue_s: from the hub's receiving the request to the drafter's beginning with it.
+        service_s: S.
     """
 
-    session: int
-    epoch: int
     asked_at: float
-    hub_s: float
     queue_s: float
     service_s: float
 
@@ -104,7 +101,8 @@ class TargetSeen:
         tokens_per_s: from the end of its first round there to that of its last.
         periods_s: from the end of one round to the end of the next.
         services_s: S of each draft.
-        returns_s: Z of each draft whose successor was asked for.
+        returns_s: Z of each draft but the last.
+        tokens_per_draft: E.
     """
 
     tokens_per_s: float
@@ -112,6 +110,7 @@ class TargetSeen:
     periods_s: Sequence[float]
     services_s: Sequence[float]
     returns_s: Sequence[float]
+    tokens_per_draft: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,18 +149,34 @@ class HubUse:
 
 
 @dataclass(frozen=True)
+class HubProcess:
+    """How the hub's process fared.
+
+    Attributes:
+        memory_growth: of its resident memory over the second half of the window, as a share.
+        loop_lag_ms_p99: how much later than asked for its event loop ran.
+    """
+
+    memory_growth: float
+    loop_lag_ms_p99: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """What came of a point.
 
     Attributes:
+        targets: one for each session.
         hub: None without one.
         inexact: answers that were not the recorded text.
+        process: where it was looked at.
     """
 
     point: Point
     targets: Sequence[TargetSeen]
     hub: HubUse | None
     inexact: int = 0
+    process: HubProcess | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -207,6 +222,12 @@ class Measured:
         return statistics.fmean(self.returns_s or [0.0])
 
     @property
+    def tokens_per_draft(self) -> float:
+        """E; 0 without a hub."""
+        drafts = len(self.services_s)
+        return sum(each.tokens_per_draft * len(each.services_s) for each in self.targets) / drafts if drafts else 0.0
+
+    @property
     def draft_shares(self) -> list[float]:
         """Of each target, the drafter's time that went into its drafts, in seconds."""
         return [sum(target.services_s) for target in self.targets]
@@ -219,39 +240,32 @@ def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:
     for _, done in rounds:
         stats.add(done)
     span_s = rounds[-1][0] - rounds[0][0] if len(rounds) > 1 else 0.0
-    emitted = sum(done.emitted for _, done in rounds[1:])
+    tokens_per_s = sum(done.emitted for _, done in rounds[1:]) / span_s if span_s else 0.0
     drafts = [mark for mark in log.drafts if began <= mark.asked_at < ended]
     return TargetSeen(
-        tokens_per_s=emitted / span_s if span_s else 0.0,
+        tokens_per_s=tokens_per_s,
         stats=stats,
         periods_s=[later - earlier for (earlier, _), (later, _) in pairwise(rounds)],
         services_s=[mark.service_s for mark in drafts],
-        returns_s=list(_returns_s(drafts)),
+        returns_s=[
+            max(0.0, later.asked_at - one.asked_at - one.queue_s - one.service_s) for one, later in pairwise(drafts)
+        ],
+        tokens_per_draft=tokens_per_s * (drafts[-1].asked_at - drafts[0].asked_at) / (len(drafts) - 1)
+        if len(drafts) > 1
+        else 0.0,
     )
 
 
-def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything (Jain, Chiu, Hawe 1984)."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
-
-
-def least_own_rate(measured: Measured, periods_s: Mapping[int, float]) -> float:
+def least_own_rate(measured: Measured, periods_s: Sequence[float]) -> float:
     """The smallest share that a target has of the rate it would have with the hub for itself.
 
     Args:
-        periods_s: of each target (by its index), the seconds of a round of its own without waiting: S + Z.
+        periods_s: of each target, the seconds of a round of its own without waiting: S + Z.
     """
     return min(
         periods_s[index] * len(target.services_s) / max(1e-9, sum(target.periods_s))
         for index, target in enumerate(measured.targets)
     )
-
-
-def _returns_s(drafts: Sequence[DraftMark]) -> Iterator[float]:
-    for one, following in pairwise(drafts):
-        if one.session == following.session and following.epoch == one.epoch + 1:
-            yield max(0.0, following.asked_at - one.asked_at - one.hub_s)
 
 
 def _sum_of(facts: HubFacts, name: str) -> int:

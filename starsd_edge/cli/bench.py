@@ -6,7 +6,9 @@ import typer
 
 from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
 from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
-from starsd_edge.cli.bench_trace import BenchTraceOptions
+from starsd_edge.cli.bench_hub_step_options import BenchHubStepOptions
+from starsd_edge.cli.bench_star_options import BenchStarOptions
+from starsd_edge.cli.bench_trace_options import BenchTraceOptions
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
@@ -17,7 +19,9 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     add_command(group, "decode", decode, BenchDecodeOptions)
     add_command(group, "drafts", drafts, BenchDraftsOptions)
+    add_command(group, "hub-step", hub_step, BenchHubStepOptions)
     add_command(group, "trace", trace, BenchTraceOptions)
+    add_command(group, "star", star, BenchStarOptions)
     app.add_typer(group, name="bench")
 
 
@@ -69,6 +73,26 @@ def drafts(options: BenchDraftsOptions) -> None:
         write_report(options.json, report)
 
 
+def hub_step(options: BenchHubStepOptions) -> None:
+    """Measure how long a hub is busy with a request of each of so many targets at once, and its memory per row."""
+    import sys
+
+    from rich.console import Console
+
+    from starsd_edge.bench.figures import check_report_path, write_report
+    from starsd_edge.cli.bench_hub_step import HubStepBench
+    from starsd_edge.cli.bench_hub_step_table import show_steps
+    from starsd_edge.cli.bench_output import progress_lines
+
+    if options.json is not None:
+        check_report_path(options.json)
+    with progress_lines() as progress:
+        report, times, memory = HubStepBench(options, progress).run()
+    show_steps(report, times, memory, Console(file=sys.stdout, width=80, highlight=False))
+    if options.json is not None:
+        write_report(options.json, report)
+
+
 def trace(options: BenchTraceOptions) -> None:
     """Record texts of a target with its features, for `bench star` to replay.
 
@@ -85,3 +109,22 @@ def trace(options: BenchTraceOptions) -> None:
     write_traces(path, traces)
     tokens = sum(len(text.answer) for text in traces.texts)
     typer.echo(f"{path}: {len(traces.texts)} texts with {tokens} tokens of answers")
+
+
+def star(options: BenchStarOptions) -> None:
+    """Measure a star of many targets around a real hub, on modelled devices and links (the timing backend).
+
+    Targets replay texts of `bench trace` and take the time of a modelled device; hub, draft head, wire and decode loop
+    are real. The published design, plain decoding and a drafter beside each target run beside it.
+    """
+    from starsd_edge.cli.bench_output import progress_lines
+    from starsd_edge.cli.bench_star import StarBench
+    from starsd_edge.cli.bench_star_output import make_directory, write_outcome
+
+    make_directory(options.directory)
+    with progress_lines() as progress:
+        outcome = StarBench(options, progress).run()
+    for line in write_outcome(outcome, options.directory):
+        typer.echo(line)
+    if outcome.inexact:
+        raise StarsdError(f"{outcome.inexact} answers were not the recorded texts: this is a fault, please report it")

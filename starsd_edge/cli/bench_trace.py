@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
-import typer
 
 from starsd_edge.bench.prompts import HELD_OUT, read_messages
 from starsd_edge.bench.trace import Trace, Traces, TraceSource
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.bench_trace_options import LEAST_TOKENS, BenchTraceOptions
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
@@ -23,34 +20,6 @@ from starsd_edge.text.loops import is_looping
 
 if TYPE_CHECKING:
     from starsd_jetson.target import Target
-
-LEAST_TOKENS = 32
-"""Of an answer that is worth replaying: a session has only begun before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchTraceOptions:
-    """The options of the command."""
-
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
-    output: Annotated[
-        Path | None,
-        typer.Option(help="File to write; default: one of the bundle's name in the cache.", show_default=False),
-    ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="File with one prompt per line; without it, those shipped for judging.", show_default=False),
-    ] = None
-    texts: Annotated[int, typer.Option(min=1, max=1024, help="Record so many texts.")] = 16
-    new_tokens: Annotated[int, typer.Option(min=LEAST_TOKENS, max=8192, help="Most tokens of every answer.")] = 320
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine; default: all cores.")
-    ] = None
 
 
 def check_output(path: Path) -> None:

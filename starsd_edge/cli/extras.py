@@ -5,6 +5,7 @@ from __future__ import annotations
 EXTRA_OF = {
     "onnxruntime": "cpu",
     "prometheus_client": "server",
+    "matplotlib": "bench",
     "simpy": "plan",
     "torch": "export",
     "transformers": "export",

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -40,8 +39,10 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 30.0
 """The hub is on this machine and listens already, behind a slow path at worst."""
+_LOOK_S = 0.02
+_ORDERLY_S = 1.0
+"""In which targets end by themselves, after the round they are in, and close their sessions at the hub."""
 _END_S = 10.0
-"""A decode loop looks at its end after each pass."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,8 @@ class ReplaySetup:
 class WatchedChannel:
     """A `DraftChannel` that notes when drafts were asked for and what they took."""
 
-    def __init__(self, channel: DraftChannel, session: int, log: TargetLog, clock: Callable[[], float]) -> None:
+    def __init__(self, channel: DraftChannel, log: TargetLog, clock: Callable[[], float]) -> None:
         self._channel = channel
-        self._session = session
         self._log = log
         self._clock = clock
         self._asked_at: dict[int, float] = {}
@@ -98,8 +98,7 @@ class WatchedChannel:
         if arrived is not None:
             asked_at = self._asked_at.pop(arrived.epoch, None)
             if asked_at is not None:
-                times = (each / 1e6 for each in (arrived.hub_us, arrived.queue_us, arrived.service_us))
-                self._log.drafts.append(DraftMark(self._session, arrived.epoch, asked_at, *times))
+                self._log.drafts.append(DraftMark(asked_at, arrived.queue_us / 1e6, arrived.service_us / 1e6))
         return arrived
 
     def give_up(self) -> None:
@@ -128,7 +127,6 @@ class ReplayCrowd:
         self._stack = ExitStack()
         self._stopping = threading.Event()
         self._failures: list[BaseException] = []
-        self._numbers = count()
         self._threads: list[threading.Thread] = []
         self.logs: list[TargetLog] = [TargetLog() for _ in range(point.targets * point.sessions)]
         """Of each session, those of one target side by side."""
@@ -153,9 +151,12 @@ class ReplayCrowd:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stopping.set()
+        deadline = time.monotonic() + _ORDERLY_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._stack.close()  # without a link nobody waits for a draft any more
         for thread in self._threads:
             thread.join(_END_S)
-        self._stack.close()
         if error is None:
             self.check()
 
@@ -164,21 +165,31 @@ class ReplayCrowd:
         if self._failures:
             raise self._failures[0]
 
-    def wait_until_warm(self, rounds: int, timeout_s: float) -> None:
-        """Return when every session has done so many rounds, with a hub such that it drafted for.
+    @property
+    def done(self) -> list[int]:
+        """Of each session the rounds so far; where drafts are always waited for, those with one."""
+        with_drafts = self._hub_url is not None and self._point.wait_s is not None
+        return [len(log.drafts if with_drafts else log.rounds) for log in self.logs]
+
+    def wait_for(self, rounds: int, since: Sequence[int], timeout_s: float, share: float = 1.0) -> None:
+        """Return when every session has done so many more rounds than it had.
+
+        Args:
+            since: what `done` was.
+            share: of the sessions that is enough.
 
         Raises:
             StarsdError: they do not, in this time.
         """
         deadline = time.monotonic() + timeout_s
-        while not all(len(log.drafts if self._hub_url else log.rounds) >= rounds for log in self.logs):
+        while _share_of(self.done, since, rounds) < share:
             self.check()
             if time.monotonic() > deadline:
                 raise StarsdError(
                     f"{self._point.targets} targets did not do {rounds} rounds each within {timeout_s:g} s: "
                     "the machine is too busy, or give fewer targets"
                 )
-            self._stopping.wait(0.02)
+            self._stopping.wait(_LOOK_S)
 
     def _connect(self) -> list[HubLink]:
         """Links to the hub, all welcomed."""
@@ -254,8 +265,12 @@ class ReplayCrowd:
             return NoDrafts()
         hub = link
 
-        def open_channel(t_first: int, sampling_kind: str) -> DraftChannel:
-            channel = hub.open_channel(t_first, sampling_kind)
-            return WatchedChannel(channel, next(self._numbers), log, time.monotonic)
+        def open_channel(prompt: Sequence[int], sampling_kind: str) -> DraftChannel:
+            channel = hub.open_channel(prompt, sampling_kind)
+            return WatchedChannel(channel, log, time.monotonic)
 
         return HubDrafts(open_channel, NoDrafts(), Patience(self._point.wait_s), time.monotonic)
+
+
+def _share_of(now: Sequence[int], before: Sequence[int], more: int) -> float:
+    return sum(new >= old + more for new, old in zip(now, before, strict=True)) / len(now)

@@ -28,7 +28,6 @@ class TimingHubOptions:
 
     hub: RunDraftOptions
     draft_ms: Annotated[float, typer.Option(min=0, help="Least time of a drafter's pass.")] = 0.0
-    draft_growth: Annotated[float, typer.Option(min=0, help="What each further session of a pass adds, a share.")] = 0.0
     wrong_ids: Annotated[str, typer.Option(help="Guess these tokens instead, which no text holds.")] = ""
 
 
@@ -45,15 +44,14 @@ def modelled(options: TimingHubOptions, drafter: Drafter) -> Drafter:
     """
     import time
 
-    from starsd_edge.bench.device_times import Pacer, PassTimes
+    from starsd_edge.bench.device_times import Pacer
     from starsd_server.drafters.modelled import SlowedDrafter, WrongDrafter
 
     if options.wrong_ids:
         drafter = WrongDrafter(drafter, _ids(options.wrong_ids))
     if options.draft_ms:
-        times = PassTimes(options.draft_ms / 1e3, options.draft_growth)
         pacer = Pacer(time.monotonic, time.sleep)
-        drafter = SlowedDrafter(drafter, pacer.begin, lambda began, size: pacer.end(began, times.mean_s(size)))
+        drafter = SlowedDrafter(drafter, pacer.begin, lambda began: pacer.end(began, options.draft_ms / 1e3))
     return drafter
 
 

@@ -187,7 +187,7 @@ async def test_targets_replay_their_texts_through_a_real_hub_and_modelled_paths(
 
         def run() -> ReplayCrowd:
             with ReplayCrowd(setup, point, hub.url) as crowd:
-                crowd.wait_until_warm(60, 60)
+                crowd.wait_for(60, [0] * 6, 60)
             return crowd
 
         crowd = await asyncio.to_thread(run)
@@ -206,7 +206,7 @@ async def test_targets_replay_their_texts_through_a_real_hub_and_modelled_paths(
 def test_targets_without_a_hub_decode_plainly(setup: ReplaySetup) -> None:
     point = Point("test", "plain", None, (LinkTimes(0.0),) * 2, DraftShape(4, 4))
     with ReplayCrowd(setup, point, None) as crowd:
-        crowd.wait_until_warm(50, 60)
+        crowd.wait_for(50, [0] * 2, 60)
     assert all(done.emitted == 1 for log in crowd.logs for _, done in log.rounds)
     assert [log.inexact for log in crowd.logs] == [0, 0]
 

@@ -49,7 +49,8 @@ def test_a_plan_comes_with_its_inputs_outputs_and_progress(library: Library, tmp
 
 
 def test_every_kind_of_gpu_on_the_list_is_one_of_the_librarys(library: Library) -> None:
-    assert all(hasattr(library.module.ComputeCapability, sm.upper()) for sm in COMPUTE_CAPABILITIES)
+    known = {sm for sm in COMPUTE_CAPABILITIES if hasattr(library.module.ComputeCapability, sm.upper())}
+    assert known >= set(COMPUTE_CAPABILITIES) - {"sm121"}  # which came after 1.4
 
 
 def test_a_kind_of_gpu_that_the_library_does_not_know_is_refused(library: Library, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_kind_of_gpu_that_the_library_does_not_know_is_refused(library: Librar
     ("make", "said"),
     [
         (graphs.mixed_types, "Mul.*must have same input types. But they are of types Half and Float"),
-        (graphs.unknown_operator, "FusedMatMul.*(Plugin not found|Invalid Node)"),
+        (graphs.unknown_operator, "FusedMatMul.*(Plugin not found|Invalid Node|is not supported)"),
         (graphs.attention_with_cache, "TensorRT only supports Attention nodes with one output"),
         (lambda: graphs.scatter(mode="circular"), "Only linear mode is supported for now, got circular"),
         (lambda: graphs.scatter((2, 16, 8), (2, 3, 8)), "past_cache tensor is required to be 4D, got 3D"),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import Drafter
+from starsd_server.drafters.contract import Drafter, DraftOutcome, Failures
 
 
 class _Wrapped:
@@ -49,11 +49,11 @@ class _Wrapped:
         """See `Drafter`."""
         return self._drafter.close(session)
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
-        self._drafter.extend(batch)
+        return self._drafter.extend(batch)
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
         return self._drafter.draft(batch, shapes)
 
@@ -64,19 +64,19 @@ class SlowedDrafter(_Wrapped):
     Args:
         drafter: does the work; where it takes longer by itself, that is how long it takes.
         begin: called at the beginning of a pass; gives what `end` is to be told.
-        end: called with that and the number of sessions; returns when the pass is over.
+        end: called with that; returns when the pass is over.
     """
 
-    def __init__(self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float, int], None]) -> None:
+    def __init__(self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float], None]) -> None:
         super().__init__(drafter)
         self._begin = begin
         self._end = end
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
         began = self._begin()
         trees = self._drafter.draft(batch, shapes)
-        self._end(began, len(batch))
+        self._end(began)
         return trees
 
 
@@ -91,9 +91,12 @@ class WrongDrafter(_Wrapped):
         super().__init__(drafter)
         self._wrong_ids = np.asarray(wrong_ids, dtype=np.int64)
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
-        return [self._wrong(tree) for tree in self._drafter.draft(batch, shapes)]
+        return [
+            self._wrong(outcome) if isinstance(outcome, DraftTree) else outcome
+            for outcome in self._drafter.draft(batch, shapes)
+        ]
 
     def _wrong(self, tree: DraftTree) -> DraftTree:
         """The same tree with other tokens, of which no two siblings share one."""

@@ -1,0 +1,166 @@
+"""Which stars `bench star` runs: sweeps of points, the baselines among them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from starsd_edge.bench.device_times import LinkTimes
+from starsd_edge.bench.star_runs import FIFO, WAIT_ALWAYS_S, HubPlan, Point
+from starsd_edge.planning.law import targets_without_idling
+from starsd_edge.speculation.tree import DraftShape
+
+BASELINES, LAW, SCALE, RTT, POLICY, BATCH, SHAPE, CROWD = (
+    "baselines",
+    "law",
+    "scale",
+    "rtt",
+    "policy",
+    "batch",
+    "shape",
+    "crowd",
+)
+SWEEPS = (BASELINES, LAW, SCALE, RTT, POLICY, BATCH, SHAPE, CROWD)
+QUICK_SWEEPS = (BASELINES, LAW, SCALE, RTT, POLICY)
+
+OURS = "starsd-edge"
+PUBLISHED = "published"
+"""First come, first served, one draft at a time, trees of a fixed depth, every draft waited for."""
+PLAIN = "plain"
+COLOCATED = "co-located"
+"""A drafter for each target, beside it: no network, no queue."""
+WRONG = "wrong drafter"
+
+PUBLISHED_DEPTH = 5
+LAW_SHAPE = DraftShape(5, 5, 1)
+"""A chain: its S varies little."""
+NEAR_S, FAR_S = 0.001, 0.05
+SPREAD_RTT_S = (0.0001, 0.2)
+"""The nearest and the farthest of targets at unequal distances, the others between them by equal ratios."""
+MOST_FAR = 32
+_BEYOND_FULL = 2
+
+
+@dataclass(frozen=True)
+class StarSettings:
+    """What the points have in common.
+
+    Attributes:
+        targets: N of the scale sweep, rising.
+        law_targets: N of the law runs.
+        link: of the usual target.
+        rtts_s: of the RTT sweep.
+        shape: largest draft.
+        shapes: of the shape sweep.
+        policies: those that the hub knows; `policy` is the usual one.
+        max_batch: the hub's usual; 1 where it knows no batches.
+        draft_s: least time of a pass where S is to be near a published one.
+        unequal_targets: N where policies are compared.
+        sessions: of the crowd, in all; `per_target` of them on each connection.
+    """
+
+    targets: Sequence[int]
+    law_targets: Sequence[int]
+    link: LinkTimes
+    rtts_s: Sequence[float]
+    shape: DraftShape
+    shapes: Sequence[DraftShape]
+    policies: Sequence[str]
+    policy: str
+    max_batch: int
+    draft_s: float
+    verify_s: float
+    unequal_targets: int = 32
+    sessions: int = 500
+    per_target: int = 5
+
+    @property
+    def far_targets(self) -> int:
+        """Targets that keep the hub busy also at `FAR_S`: two more than the law asks for, up to `MOST_FAR`."""
+        return min(MOST_FAR, targets_without_idling(self.draft_s, self.verify_s + FAR_S) + _BEYOND_FULL)
+
+    @property
+    def published_shape(self) -> DraftShape:
+        """The same beams, of the published depth."""
+        return replace(self.shape, max_depth=PUBLISHED_DEPTH)
+
+    @property
+    def usual_hub(self) -> HubPlan:
+        """Ours."""
+        return HubPlan(self.policy, self.max_batch)
+
+
+def points_of(sweep: str, settings: StarSettings) -> list[Point]:
+    """The points of one sweep, in the order in which they are run."""
+    return list(_MAKERS[sweep](settings))
+
+
+def spread_links(count: int, bits_per_s: float | None = None) -> tuple[LinkTimes, ...]:
+    """Links of so many targets at unequal distances (`SPREAD_RTT_S`)."""
+    low, high = SPREAD_RTT_S
+    steps = max(1, count - 1)
+    return tuple(LinkTimes(low * (high / low) ** (number / steps), bits_per_s) for number in range(count))
+
+
+def _baselines(settings: StarSettings) -> Iterator[Point]:
+    near, far = (settings.link,), (replace(settings.link, rtt_s=FAR_S),)
+    yield Point(BASELINES, PLAIN, None, near, settings.shape)
+    yield Point(BASELINES, COLOCATED, HubPlan(), (LinkTimes(0.0),), settings.published_shape)
+    yield Point(BASELINES, WRONG, replace(settings.usual_hub, wrong=True), near, settings.shape, None)
+    yield Point(BASELINES, OURS, settings.usual_hub, far, settings.shape, None)
+
+
+def _law(settings: StarSettings) -> Iterator[Point]:
+    for targets in settings.law_targets:
+        yield Point(LAW, OURS, HubPlan(FIFO, 1, settings.draft_s), (settings.link,) * targets, LAW_SHAPE)
+
+
+def _scale(settings: StarSettings) -> Iterator[Point]:
+    for targets in settings.targets:
+        links = (settings.link,) * targets
+        yield Point(SCALE, OURS, settings.usual_hub, links, settings.shape, None)
+        yield Point(SCALE, PUBLISHED, HubPlan(), links, settings.published_shape, WAIT_ALWAYS_S)
+
+
+def _rtt(settings: StarSettings) -> Iterator[Point]:
+    hub = HubPlan(settings.policy, 1, settings.draft_s)
+    for targets in (settings.far_targets, 1):
+        for rtt_s in settings.rtts_s:
+            links = (replace(settings.link, rtt_s=rtt_s),) * targets
+            yield Point(RTT, OURS, hub, links, LAW_SHAPE)
+
+
+def _policy(settings: StarSettings) -> Iterator[Point]:
+    links = spread_links(settings.unequal_targets, settings.link.bits_per_s)
+    for policy in settings.policies:
+        yield Point(POLICY, OURS, HubPlan(policy, 1, settings.draft_s), links, LAW_SHAPE)
+
+
+def _batch(settings: StarSettings) -> Iterator[Point]:
+    batches = [batch for batch in (1, 2, 4, 8, 16, 32) if batch <= settings.max_batch]
+    for batch in batches:
+        hub = replace(settings.usual_hub, max_batch=batch)
+        yield Point(BATCH, OURS, hub, (settings.link,) * max(settings.targets), settings.shape, None)
+
+
+def _shape(settings: StarSettings) -> Iterator[Point]:
+    for targets in sorted({min(settings.targets), max(settings.targets)}):
+        for shape in settings.shapes:
+            yield Point(SHAPE, OURS, settings.usual_hub, (settings.link,) * targets, shape, None)
+
+
+def _crowd(settings: StarSettings) -> Iterator[Point]:
+    links = (settings.link,) * max(1, settings.sessions // settings.per_target)
+    yield Point(CROWD, OURS, settings.usual_hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
+
+
+_MAKERS = {
+    BASELINES: _baselines,
+    LAW: _law,
+    SCALE: _scale,
+    RTT: _rtt,
+    POLICY: _policy,
+    BATCH: _batch,
+    SHAPE: _shape,
+    CROWD: _crowd,
+}
