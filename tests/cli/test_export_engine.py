@@ -38,8 +38,8 @@ def bundle(tmp_path: Path) -> Path:
         (("--engine", "tensorrt-rtx", "--compute-capability", "sm87"), "is one of sm75, sm80, sm86"),
         ((*AHEAD, "--weights", "int4", "--block", "32"), "leave --weights and --block away"),
         ((*AHEAD, "--draft-head", "shipped"), "draft heads run on ONNX Runtime: leave --engine away"),
-        (("--compute-capability", "sm89"), "--compute-capability and --context are for --engine"),
-        (("--context", "64"), "--compute-capability and --context are for --engine"),
+        (("--compute-capability", "sm89"), "--compute-capability is for --engine"),
+        (("--context", "64"), "--context is for --engine and --kv-strategy inplace"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(
