@@ -60,8 +60,7 @@ class InplaceSequence:
         return [self._rows(cache) for cache in self.values]
 
     def _rows(self, cache: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
-        rows: npt.NDArray[np.float16] = cache[0, :, self.length : self.length + self.pending]
-        return rows.swapaxes(0, 1)
+        return np.swapaxes(cache[0, :, self.length : self.length + self.pending], 0, 1)
 
 
 class OnnxInplaceEngine:
