@@ -83,7 +83,7 @@ def test_limits_are_the_bundles_unless_a_smaller_context_is_named() -> None:
 def test_too_little_memory_for_the_build_is_refused_with_the_shortfall() -> None:
     limits = engine_limits(MANIFEST)
     needed = build_bytes(GIGABYTE)
-    with pytest.raises(StarsdError, match=r"about 5\.31 GB of memory and 4\.31 GB are free, 1\.00 GB too little"):
+    with pytest.raises(StarsdError, match=r"about 9\.31 GB of memory and 8\.31 GB are free, 1\.00 GB too little"):
         require_memory(MANIFEST, limits, GIGABYTE, None, needed - GIGABYTE)
     require_memory(MANIFEST, limits, GIGABYTE, None, needed)
 

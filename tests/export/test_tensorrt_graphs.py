@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 
 import starsd_export.blocks as blocks
 from starsd_edge.bundles.bundle import Bundle
@@ -25,7 +26,10 @@ from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
+from tests.support.public_heads import write_head
+from tests.support.tiny_eagle3 import GUESSES, LAYERS, WIDTH, config, random_tensors
 from tests.support.tiny_families import VARIANTS, write_family
+from tests.support.tiny_llama import write_safetensors
 
 HALF, SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 STORED = {"int8": onnx.TensorProto.INT8, "int4": onnx.TensorProto.INT4}
@@ -120,6 +124,17 @@ def test_a_tied_head_in_blocks_leaves_the_embedding_its_rows(bundles: dict[str, 
     vocab = bundles["int8"].manifest.model.vocab_size
     kinds = {tuple(t.dims): t.data_type for t in model.graph.initializer if vocab in t.dims and 64 in t.dims}
     assert kinds == {(vocab, 64): HALF, (64, vocab): STORED["int4"]}
+
+
+def test_the_features_of_an_eagle_3_head_are_given_and_what_fuses_them_stays_float32(tmp_path: Path) -> None:
+    target = write_safetensors(tmp_path / "target", num_hidden_layers=LAYERS)
+    tensors = {"d2t": torch.zeros(GUESSES, dtype=torch.int64), **random_tensors()}
+    head = write_head(tmp_path / "head", config(), tensors)
+    options = ExportOptions("int8", features_for=head, tensorrt=TensorrtOptions(block=32))
+    bundle = export_bundle(target, tmp_path / "bundle", options)  # its parity gate compares the features
+    assert bundle.manifest.graph.feature_kind == "fused_states"
+    model = onnx.load(bundle.path / "model.onnx")
+    assert {t.data_type for t in model.graph.initializer if tuple(t.dims) == (3 * WIDTH, WIDTH)} == {SINGLE}
 
 
 def test_the_parity_gate_holds_a_quantised_graph_to_its_own_weights(
