@@ -19,6 +19,8 @@ prepare_environment() {
     pip_install --editable ".[$EXTRAS]"
     if [ "$purpose" = test ]; then
         pip_install --group test --group lint
+        # Tests of engine builds need it and are listed as not run without it.
+        pip_install --editable ".[tensorrt-rtx]" || echo "TensorRT-RTX cannot be installed here: engine builds are not tested." >&2
     fi
     stamp >"$VENV/ready-to-$purpose"
 }
@@ -78,6 +80,8 @@ Installing with pip, from the index that your pip is configured for:
 TEXT
     if [ "$1" = test ]; then
         echo "  test tools      about 60 MB (pytest, hypothesis, scipy, mypy, ruff, ...)"
+        echo "  TensorRT-RTX    about 100 MB, under NVIDIA's own licence, to test the building of"
+        echo "                  engines; left out where there is none"
     fi
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
@@ -25,20 +25,28 @@ _MAX_PAST = 1 << 20
 _TRACED = {"tokens": 5, "past": 6, "rows": 3}
 
 
-def trace(model: PreTrainedModel, kv_dtype: str, fused: FusedStates | None = None) -> onnx_ir.Model:
-    """The model as an ONNX graph with float32 weights.
+def trace(
+    model: PreTrainedModel,
+    kv_dtype: str,
+    fused: FusedStates | None = None,
+    *,
+    module: type[TargetGraph] = TargetGraph,
+    opset: int = OPSET,
+) -> onnx_ir.Model:
+    """The model as an ONNX graph with the weights that it has.
 
     Args:
-        model: float32, in evaluation mode.
+        model: in evaluation mode.
         kv_dtype: "float16" or "float32".
         fused: what makes its features, see `TargetGraph`.
+        module: what makes a graph of it.
     """
-    graph = TargetGraph(model, fused)
+    graph = module(model, fused)
     config = model.config
     layers = config.num_hidden_layers
     arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))
-    traced = to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers))
-    _name_dimensions(traced)
+    traced = to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers), opset)
+    name_dimensions(traced)
     return simplify(traced)
 
 
@@ -48,8 +56,14 @@ def to_onnx(
     dynamic_shapes: tuple[Any, ...],
     inputs: Sequence[str],
     outputs: Sequence[str],
+    opset: int = OPSET,
+    translations: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> onnx_ir.Model:
-    """Trace a module, quietly: the tracer tells users about libraries that this program does not need."""
+    """Trace a module, quietly: the tracer tells users about libraries that this program does not need.
+
+    Args:
+        translations: ONNX functions of torch operators that the exporter does not know.
+    """
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,7 +71,8 @@ def to_onnx(
         exported = torch.onnx.export(
             program,
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=opset,
+            custom_translation_table=dict(translations or {}),
             input_names=list(inputs),
             output_names=list(outputs),
             verbose=False,
@@ -116,7 +131,7 @@ def _dynamic_shapes(layers: int) -> tuple[Any, ...]:
     return ({0: free}, {0: free}, {0: free, 1: free}, {0: free}, caches, caches)
 
 
-def _name_dimensions(model: onnx_ir.Model) -> None:
+def name_dimensions(model: onnx_ir.Model) -> None:
     """Readable names for the dynamic dimensions of inputs and outputs; the tracer's own are arbitrary."""
     first = {
         "input_ids": "tokens",
@@ -129,6 +144,8 @@ def _name_dimensions(model: onnx_ir.Model) -> None:
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.name is None or value.shape is None:
             raise RuntimeError(f"the exporter left {value.name!r} without a name or a shape")
+        if value.shape.is_static():
+            continue
         name = first.get(value.name, "past" if value.name.startswith("past_") else "tokens")
         value.shape[0] = onnx_ir.SymbolicDim(name)
         if value.name == "tree_mask":

@@ -20,16 +20,24 @@ from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
 from starsd_edge.bundles.integrity import hash_files, staged_directory
 from starsd_edge.bundles.manifest import GRAPH_REVISION, Fingerprints, Graph, Manifest, ModelShape, TextRules
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
-from starsd_export.parity import BOUNDS, check_parity
+from starsd_export.parity import BOUNDS, GraphEngine, RunStock, check_parity
 from starsd_export.preflight import require_room
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
 from starsd_export.reference import run_stock
 from starsd_export.target_features import TargetFeatures, features_for, last_hidden
+from starsd_export.tensorrt_graph import (
+    PARITY_BOUND,
+    TENSORRT_WEIGHTS,
+    TensorrtOptions,
+    checkpoint_logits,
+    tensorrt_graph,
+    weights_note,
+)
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
@@ -46,11 +54,12 @@ class ExportOptions:
     """What kind of bundle.
 
     Attributes:
-        weights: "fp32", or "int8" (weight-only).
+        weights: "fp32", or "int8" (weight-only); for TensorRT one of `TENSORRT_WEIGHTS`.
         kv_dtype: "float16", or "float32" as a CPU reference.
         name: of the bundle; None takes the checkpoint's.
         source: where the checkpoint is from, for the manifest; None takes its file or directory name.
         features_for: directory of an EAGLE-3 head that the graph is to give features for; None gives those of EAGLE-1.
+        tensorrt: what is particular to a graph for TensorRT; None makes one for ONNX Runtime.
 
     Raises:
         UsageError: no such kind.
@@ -61,10 +70,11 @@ class ExportOptions:
     name: str | None = None
     source: str | None = None
     features_for: Path | None = None
+    tensorrt: TensorrtOptions | None = None
 
     def __post_init__(self) -> None:
-        require_kind("--weights", self.weights, WEIGHTS)
-        require_kind("--kv", self.kv_dtype, KV_DTYPES)
+        require_kind("--weights", self.weights, TENSORRT_WEIGHTS if self.tensorrt else WEIGHTS)
+        require_kind("--kv", self.kv_dtype, ("float16",) if self.tensorrt else KV_DTYPES)
 
 
 def require_kind(option: str, value: str, known: Sequence[str]) -> None:
@@ -105,21 +115,20 @@ def export_bundle(
         progress(STEPS[1])
         model = checkpoint.load()
         progress(STEPS[2])
-        graph = trace(model, options.kv_dtype, features.fused)
-        if options.weights == "int8":
-            quantise_weights(graph)
+        prompts = _prompts(checkpoint)
+        manifest = describe(checkpoint, model, options, features)
+        graph, notes = _graph(model, manifest, options, features, prompts)
         progress(STEPS[3])
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=WEIGHTS_NAME)
         del graph
         _write_text(staging, checkpoint)
-        manifest = describe(checkpoint, model, options, features)
         progress(STEPS[4])
-        engine = OnnxEngine(open_session(staging / GRAPH_NAME), manifest)
+        engine = open_graph(staging / GRAPH_NAME, manifest)
         stock = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
-        parity = check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
-        ranges = activation_ranges(model, _prompts(checkpoint), features.fused)
+        parity = _check_parity(engine, stock, options)
+        ranges = activation_ranges(model, prompts, features.fused)
         progress(STEPS[5])
-        notes = [*checkpoint.limits.notes, *filter(None, [features.note]), *range_notes(ranges)]
+        notes = [*checkpoint.limits.notes, *filter(None, [features.note]), *range_notes(ranges), *notes]
         findings = {"parity": parity, "fp16_range": ranges, "notes": notes}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
@@ -137,7 +146,9 @@ def describe(
     checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions, features: TargetFeatures
 ) -> Manifest:
     """The manifest, its parity report and its list of files still empty."""
-    config = model.config
+    config, tensorrt = model.config, options.tensorrt
+    limit = checkpoint.limits.max_context
+    max_context = tensorrt.max_context(limit) if tensorrt else limit
     feature_fp = features.fingerprint(checkpoint.source_fp)
     return Manifest(
         schema_version=1,
@@ -154,13 +165,13 @@ def describe(
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             tokenizer_size=_tokenizer_size(checkpoint),
-            max_context=checkpoint.limits.max_context,
+            max_context=max_context,
         ),
         fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
         graph=Graph(
             file=GRAPH_NAME,
-            opset=OPSET,
-            kv_strategy="append",
+            opset=tensorrt.opset(options.weights) if tensorrt else OPSET,
+            kv_strategy=tensorrt.kv_strategy if tensorrt else "append",  # type: ignore[arg-type]
             kv_dtype=options.kv_dtype,  # type: ignore[arg-type]
             weights=options.weights,  # type: ignore[arg-type]
             feature_kind=features.kind,
@@ -172,6 +183,7 @@ def describe(
             tap_layers=list(features.taps),
             fusion_fp=features.fusion_fp,
             features_for=features.head,
+            tensorrt=tensorrt.describe(options.weights, max_context, _MAX_TREE) if tensorrt else None,
         ),
         text=TextRules(
             bos_id=checkpoint.bos_id,
@@ -188,6 +200,32 @@ def _features(checkpoint: Checkpoint, options: ExportOptions) -> TargetFeatures:
     if options.features_for is None:
         return last_hidden(checkpoint.config)
     return features_for(options.features_for, checkpoint.config)
+
+
+def _graph(
+    model: PreTrainedModel,
+    manifest: Manifest,
+    options: ExportOptions,
+    features: TargetFeatures,
+    prompts: Sequence[Sequence[int]],
+) -> tuple[onnx_ir.Model, list[str]]:
+    """The graph, and what there is to say about its weights. The model gets the weights of a graph for TensorRT."""
+    if options.tensorrt is None:
+        graph = trace(model, options.kv_dtype, features.fused)
+        if options.weights == "int8":
+            quantise_weights(graph)
+        return graph, []
+    before = checkpoint_logits(model, prompts)
+    capacity = manifest.graph.tensorrt.capacity if manifest.graph.tensorrt else 0
+    graph = tensorrt_graph(model, options.weights, options.tensorrt, capacity, features.fused)
+    return graph, [weights_note(before, checkpoint_logits(model, prompts))]
+
+
+def _check_parity(engine: GraphEngine, stock: RunStock, options: ExportOptions) -> dict[str, float]:
+    if options.tensorrt is None:
+        return check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
+    # What ONNX Runtime's bits do on this machine says nothing of a GPU's.
+    return check_parity(engine, stock, PARITY_BOUND, bitwise=False)
 
 
 def _prompts(checkpoint: Checkpoint) -> list[list[int]]:

@@ -10,10 +10,13 @@ from starsd_edge.bundles.integrity import require_free_space
 from starsd_edge.errors import StarsdError
 
 # Peaks seen: 0.57 GB with a model of no size; with the default model (538 MB of float32) 2.36 GB for fp32 weights and
-# 2.15 GB for int8, which is 3.3 and 2.9 bytes for each byte of the weights. Larger models were not measured.
-_PEAK_PER_WEIGHT_BYTE = 3.5
+# 2.15 GB for int8, which is 3.3 and 2.9 bytes for each byte of the weights, and 2.59 GB (3.7) for float16 for TensorRT.
+# Larger models were not measured.
+_PEAK_PER_WEIGHT_BYTE = 3.9
 _LIBRARIES = 600 << 20
 _GRAPH_AND_TOKENIZER = 32 << 20
+# Of the weights as float32; int8 keeps a float32 embedding, int4 a float16 one.
+_STORED_SHARE = {"fp32": 1.0, "fp16": 0.5, "int8": 0.6, "int4": 0.4}
 
 
 def require_room(destination: Path, weight_bytes: int, weights: str) -> None:
@@ -21,12 +24,12 @@ def require_room(destination: Path, weight_bytes: int, weights: str) -> None:
 
     Args:
         weight_bytes: size of the weights as float32.
-        weights: "fp32" or "int8".
+        weights: as `ExportOptions.weights`.
 
     Raises:
         StarsdError: says how much is missing.
     """
-    stored = weight_bytes if weights == "fp32" else weight_bytes * 6 // 10  # int8 keeps a float32 embedding
+    stored = int(weight_bytes * _STORED_SHARE[weights])
     require_free_space(destination, stored + _GRAPH_AND_TOKENIZER, "the bundle")
     needed = _PEAK_PER_WEIGHT_BYTE * weight_bytes + _LIBRARIES
     free = psutil.virtual_memory().available

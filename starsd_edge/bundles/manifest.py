@@ -52,6 +52,19 @@ class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feature_fp: str
 
 
+class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a graph for TensorRT stores what `Graph.weights`, which is about the layers, does not say. The embedding is
+    float16.
+    """
+
+    head: Literal["fp16", "int8", "int4"]
+    """Weights of the output head."""
+    block: int
+    """Inputs of a matrix that share a scale; 0 where all weights are float16."""
+    capacity: int = 0
+    """Rows of every cache of an `inplace` graph: the context and a tree on top of it; 0 for `append`."""
+
+
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exported graph and what it promises: the passes over a tree and a KV cache that `Engine` describes."""
 
@@ -59,7 +72,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     opset: Positive
     kv_strategy: Literal["append", "inplace"]
     kv_dtype: Literal["float16", "float32"]
-    weights: Literal["fp32", "fp16", "int8"]
+    weights: Literal["fp32", "fp16", "int8", "int4"]
     feature_kind: FeatureKind
     feature_width: int
     max_tree: Positive
@@ -74,6 +87,8 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """"fused_states": sha256 of what fuses them."""
     features_for: str = ""
     """"fused_states": directory name of the head that brought it."""
+    tensorrt: TensorrtGraph | None = None
+    """Of a graph that engines are built from; None of one for ONNX Runtime."""
 
     @property
     def weights_file(self) -> str:

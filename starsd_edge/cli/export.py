@@ -18,6 +18,7 @@ from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_export.pipeline import ExportOptions
+    from starsd_export.tensorrt_graph import TensorrtOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,29 @@ class ExportCommandOptions:
             autocompletion=model_names,
         ),
     ]
+    runtime: Annotated[
+        str, typer.Option(help="What the graph is for: onnxruntime (CPUs), or tensorrt (engines are built from it).")
+    ] = "onnxruntime"
     weights: Annotated[
         str | None,
         typer.Option(
-            help="fp32, or int8 (weight-only, for the CPU). Default: fp32 for a model, int8 for a head.",
+            help="fp32, or int8 (weight-only, for the CPU); for tensorrt fp16, int8 or int4. Default: fp32 for a model "
+            "(tensorrt: fp16), int8 for a head.",
             show_default=False,
         ),
     ] = None
+    block: Annotated[
+        int, typer.Option(help="For tensorrt: weights in a row that share a scale in int8 and int4: 32, 64 or 128.")
+    ] = 64
+    kv_strategy: Annotated[
+        str,
+        typer.Option(
+            help="For tensorrt: append (TensorRT 10.3 and newer), or inplace (10.15 and newer, caches of a fixed size)."
+        ),
+    ] = "append"
+    head_weights: Annotated[
+        str, typer.Option(help="For tensorrt: weights of the output head, fp16, int8 or int4. The embedding is fp16.")
+    ] = "fp16"
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
     draft_head: Annotated[
         str | None,
@@ -57,9 +74,35 @@ class ExportCommandOptions:
             show_default=False,
         ),
     ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Build an engine: tensorrt (on the device that shall run it) or tensorrt-rtx (for RTX GPUs, on any "
+            "machine). MODEL may then be a bundle made with --runtime tensorrt, on another machine too.",
+            show_default=False,
+        ),
+    ] = None
+    compute_capability: Annotated[
+        str | None,
+        typer.Option(
+            help="For --engine tensorrt-rtx: the kind of GPU, sm75 to sm121. Default: this machine's.",
+            show_default=False,
+        ),
+    ] = None
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help="For --engine and --kv-strategy inplace: tokens of a sequence at most. Default: the model's.",
+            show_default=False,
+        ),
+    ] = None
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Directory of the bundle. Default: in the cache, found by its name later."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Directory of the bundle, or of the engine. Default: in the cache, found by its name later.",
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -78,21 +121,52 @@ def export(options: ExportCommandOptions) -> None:
     """Export a model to a bundle: graph, weights, tokenizer and a manifest with a hash of every file.
 
     The graph is compared with the model it was made from before the bundle is put in place. With --draft-head it is a
-    head's bundle, for `run-draft`.
+    head's bundle, for `run-draft`. With --engine the graph becomes an engine, too.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
-    from starsd_edge.bundles.catalogue import find_entry, resolve_model
-    from starsd_edge.cli.fetching import fetch_progress
-    from starsd_export.pipeline import ExportOptions
+    if options.engine is not None:
+        from starsd_edge.cli.export_engine import build_engine
 
-    weights = options.weights or ("fp32" if options.draft_head is None else "int8")
-    kind = ExportOptions(weights=weights, kv_dtype=options.kv, features_for=options.features_for)
-    with fetch_progress(find_entry(options.model)) as fetched:
-        source = resolve_model(options.model, fetched)
+        build_engine(options, _export_graph)
+        return
+    if options.compute_capability is not None:
+        raise UsageError("--compute-capability is for --engine")
+    if options.context is not None and options.kv_strategy != "inplace":
+        raise UsageError("--context is for --engine and --kv-strategy inplace")
+    weights = options.weights or _default_weights(options)
+    kind = _bundle_kind(options, weights)
+    source = _fetch(options.model)
     if options.draft_head is not None:
         _export_head(options, source, options.draft_head, weights)
     else:
         _export_model(options, source, kind)
+
+
+def _export_graph(options: ExportCommandOptions) -> Path:
+    """The bundle that an engine is built from: the one in the cache, if its name alone says what it is of, or new."""
+    from starsd_edge.bundles.bundle import why_make
+    from starsd_edge.bundles.catalogue import find_entry
+
+    options = replace(options, runtime="tensorrt", output=None)
+    weights = options.weights or _default_weights(options)
+    kind = _bundle_kind(options, weights)
+    place = _destination(options, _bundle_name(options, kind))
+    named = find_entry(options.model) is not None and options.features_for is None
+    if not named or why_make(place):
+        _export_model(options, _fetch(options.model), kind)
+    return place
+
+
+def _fetch(model: str) -> Path:
+    from starsd_edge.bundles.catalogue import find_entry, resolve_model
+    from starsd_edge.cli.fetching import fetch_progress
+
+    with fetch_progress(find_entry(model)) as fetched:
+        return resolve_model(model, fetched)
+
+
+def _bundle_name(options: ExportCommandOptions, kind: ExportOptions) -> str:
+    return f"{_short_name(options.model)}-{_kind_name(kind)}"
 
 
 def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptions) -> None:
@@ -100,8 +174,7 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     from starsd_export.pipeline import export_bundle
 
     hub_name = parse_hub_name(options.model)
-    kinds = (kind.weights, *(["kv32"] if options.kv != "float16" else []), *(["eagle3"] if kind.features_for else []))
-    name = "-".join((_short_name(options.model), *kinds))
+    name = _bundle_name(options, kind)
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
     started = time.monotonic()
     with _steps() as progress:
@@ -109,9 +182,54 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     worst = max(bundle.manifest.parity.values())
     typer.echo(bundle.path)
     typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
-    typer.echo(f"parity with transformers: within {worst:.1e}, chains bit for bit")
+    bitwise = "" if kind.tensorrt else ", chains bit for bit"
+    typer.echo(f"parity with transformers: within {worst:.1e}{bitwise}")
     for note in bundle.manifest.notes:
         typer.echo(f"note: {note}", err=True)
+
+
+def _default_weights(options: ExportCommandOptions) -> str:
+    if options.draft_head is not None:
+        return "int8"
+    return "fp16" if options.runtime == "tensorrt" else "fp32"
+
+
+def _bundle_kind(options: ExportCommandOptions, weights: str) -> ExportOptions:
+    from starsd_export.pipeline import ExportOptions
+
+    return ExportOptions(
+        weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options), features_for=options.features_for
+    )
+
+
+def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
+    from starsd_export.pipeline import require_kind
+    from starsd_export.tensorrt_graph import TensorrtOptions
+
+    require_kind("--runtime", options.runtime, ("onnxruntime", "tensorrt"))
+    if options.runtime == "tensorrt":
+        if options.draft_head is not None:
+            raise UsageError("draft heads run on ONNX Runtime: leave --runtime tensorrt away")
+        return TensorrtOptions(options.block, options.head_weights, options.kv_strategy, options.context)
+    defaults = (ExportCommandOptions.block, ExportCommandOptions.head_weights, ExportCommandOptions.kv_strategy)
+    if (options.block, options.head_weights, options.kv_strategy) != defaults:
+        raise UsageError("--block, --head-weights and --kv-strategy are for --runtime tensorrt")
+    return None
+
+
+def _kind_name(kind: ExportOptions) -> str:
+    """The end of a bundle's name."""
+    if kind.tensorrt is not None:
+        parts = ["tensorrt", kind.weights]
+        if kind.tensorrt.head != "fp16":
+            parts.append(f"head-{kind.tensorrt.head}")
+        if kind.tensorrt.block != ExportCommandOptions.block:
+            parts.append(f"block-{kind.tensorrt.block}")
+        if kind.tensorrt.kv_strategy == "inplace":
+            parts.append("inplace" if kind.tensorrt.context is None else f"inplace-{kind.tensorrt.context}")
+    else:
+        parts = [kind.weights, *(["kv32"] if kind.kv_dtype != "float16" else [])]
+    return "-".join([*parts, *(["eagle3"] if kind.features_for else [])])
 
 
 def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:

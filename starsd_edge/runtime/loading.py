@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import Engine
+
+if TYPE_CHECKING:
+    from starsd_edge.runtime.onnx_engine import OnnxEngine
+    from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
 
 LATER_DEVICES = ("cuda", "jetson")
 
@@ -42,7 +50,25 @@ def open_engine(
         EngineError: the graph cannot be loaded.
     """
     check_device(device)
-    from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+    file = bundle.path / bundle.manifest.graph.file
+    return open_graph(file, bundle.manifest, threads, allow_inexact=allow_inexact, spinning=spinning)
 
-    session = open_session(bundle.path / bundle.manifest.graph.file, threads, spinning)
-    return OnnxEngine(session, bundle.manifest, allow_inexact)
+
+def open_graph(
+    file: Path,
+    manifest: Manifest,
+    threads: int | None = None,
+    *,
+    allow_inexact: bool = False,
+    spinning: bool = False,
+) -> OnnxEngine | OnnxInplaceEngine:
+    """Load a graph on ONNX Runtime, by the KV strategy that its manifest names; arguments as of `open_engine`.
+
+    Raises:
+        EngineError: the graph cannot be loaded.
+    """
+    from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
+    from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+
+    engine = OnnxInplaceEngine if manifest.graph.kv_strategy == "inplace" else OnnxEngine
+    return engine(open_session(file, threads, spinning), manifest, allow_inexact)

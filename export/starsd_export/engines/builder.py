@@ -1,0 +1,226 @@
+"""One build: a graph file in, a serialised engine out, through the part of the interface that TensorRT 10.3 to 11 and
+TensorRT-RTX share.
+
+What is kept in a variable here is kept on purpose: the parser uses logger and network without owning them, and a
+network that Python has collected takes the process with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starsd_edge.bundles.engine_manifest import EngineTensor
+from starsd_edge.errors import StarsdError
+from starsd_export.engines.libraries import Library
+from starsd_export.engines.profiles import Shapes
+
+_KEPT_MESSAGES = 40
+_REASONS = 6
+_TOLD_DEPTH = 2
+_PARTS = 20
+_DTYPES = {"HALF": "float16", "FLOAT": "float32", "BOOL": "bool", "INT64": "int64", "INT32": "int32"}
+
+Report = Callable[[str, int, int], None]
+"""Told the phase of a build, how many of its steps are done, and how many there are."""
+
+
+class BuildError(StarsdError):
+    """The library does not build an engine from this graph."""
+
+
+class BuildCancelledError(StarsdError):
+    """The build was asked to stop."""
+
+
+@dataclass(frozen=True)
+class BuildOrder:
+    """What to build.
+
+    Attributes:
+        graph: the ONNX file.
+        shapes: of the inputs, one entry for each profile.
+        compute_capability: like "sm89"; None takes this machine's GPU.
+        timing_cache: what an earlier build measured, empty for none; None where the library keeps no such thing.
+    """
+
+    graph: Path
+    shapes: Sequence[Shapes]
+    compute_capability: str | None
+    timing_cache: bytes | None = None
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """What came of it.
+
+    Attributes:
+        plan: the serialised engine.
+        tensors: its inputs and outputs.
+        timing_cache: what the build measured, where the library keeps it.
+    """
+
+    plan: bytes
+    tensors: list[EngineTensor]
+    timing_cache: bytes | None
+
+
+def build_plan(
+    library: Library, order: BuildOrder, report: Report = lambda phase, done, of: None, stop: Callable[[], bool] = bool
+) -> BuiltPlan:
+    """Build an engine in this process.
+
+    Args:
+        report: see `Report`.
+        stop: asked after every step whether to give up.
+
+    Raises:
+        BuildError: what the library said.
+        BuildCancelledError: `stop` said so.
+    """
+    trt = library.module
+    log = _make_log(trt)
+    builder = trt.Builder(log)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(str(order.graph)):
+        raise BuildError(f"{library} does not take this graph: {_reasons(_parser_errors(parser) or log.errors)}")
+    config = builder.create_builder_config()
+    _choose_gpu(library, config, order.compute_capability)
+    _add_profiles(library, builder, network, config, order.shapes, log)
+    if order.timing_cache is not None:
+        config.set_timing_cache(config.create_timing_cache(order.timing_cache), False)
+    monitor = _make_monitor(trt, report, stop)
+    config.progress_monitor = monitor
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        if monitor.stopped:
+            raise BuildCancelledError("the build was stopped")
+        raise BuildError(f"{library} does not build this graph: {_reasons(log.errors)}")
+    measured = bytes(config.get_timing_cache().serialize()) if order.timing_cache is not None else None
+    return BuiltPlan(bytes(plan), _tensors(network), measured)
+
+
+def _choose_gpu(library: Library, config: Any, wanted: str | None) -> None:
+    if wanted is None:
+        return
+    kind = getattr(library.module.ComputeCapability, wanted.upper(), None)
+    if kind is None:
+        raise BuildError(f"{library} does not build for {wanted}: another version may")
+    config.num_compute_capabilities = 1
+    if not config.set_compute_capability(kind, 0):
+        raise BuildError(f"{library} refuses to build for {wanted}")
+
+
+def _add_profiles(
+    library: Library, builder: Any, network: Any, config: Any, profiles: Sequence[Shapes], log: Any
+) -> None:
+    dynamic = [tensor.name for tensor in _inputs(network) if -1 in tuple(tensor.shape)]
+    for number, shapes in enumerate(profiles):
+        profile = builder.create_optimization_profile()
+        for name in dynamic:
+            if name in shapes:
+                profile.set_shape(name, *(tuple(shape) for shape in shapes[name]))
+        if config.add_optimization_profile(profile) < 0:
+            raise BuildError(f"{library} refuses profile {number}: {_reasons(log.errors)}")
+
+
+def _make_log(trt: Any) -> Any:
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """Keeps what the library says, for whoever has to explain a failure."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+                self.errors = [*self.errors, message][-_KEPT_MESSAGES:]
+
+    return Log()
+
+
+def _make_monitor(trt: Any, report: Report, stop: Callable[[], bool]) -> Any:
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        """Tells of the outer levels of phases, in twentieths; the inner ones number hundreds."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.stopped = False
+            self._phases = _Phases()
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            if self._phases.start(name, parent, steps):
+                report(name, 0, steps)
+
+        def phase_finish(self, name: str) -> None:
+            self._phases.finish(name)
+
+        def step_complete(self, name: str, step: int) -> bool:
+            of = self._phases.steps(name)
+            done = step + 1
+            if of and done * _PARTS // of > step * _PARTS // of:
+                report(name, done, of)
+            self.stopped = self.stopped or stop()
+            return not self.stopped
+
+    return Monitor()
+
+
+@dataclass
+class _Phases:
+    """Which phases are open, and how many steps those of the outer levels have."""
+
+    depths: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def start(self, name: str, parent: str | None, steps: int) -> bool:
+        """Whether this is a phase to tell of."""
+        self.depths[name] = 0 if parent is None else self.depths.get(parent, 0) + 1
+        told = self.depths[name] <= _TOLD_DEPTH
+        if told:
+            self.lengths[name] = steps
+        return told
+
+    def finish(self, name: str) -> None:
+        self.depths.pop(name, None)
+        self.lengths.pop(name, None)
+
+    def steps(self, name: str) -> int:
+        return self.lengths.get(name, 0)
+
+
+def _inputs(network: Any) -> list[Any]:
+    return [network.get_input(index) for index in range(network.num_inputs)]
+
+
+def _tensors(network: Any) -> list[EngineTensor]:
+    outputs = [network.get_output(index) for index in range(network.num_outputs)]
+    found = [("input", tensor) for tensor in _inputs(network)] + [("output", tensor) for tensor in outputs]
+    return [
+        EngineTensor(
+            name=tensor.name,
+            mode=mode,  # type: ignore[arg-type]
+            dtype=_DTYPES.get(tensor.dtype.name, tensor.dtype.name.lower()),
+            shape=[int(size) for size in tensor.shape],
+        )
+        for mode, tensor in found
+    ]
+
+
+def _parser_errors(parser: Any) -> list[str]:
+    found = []
+    for index in range(parser.num_errors):
+        error = parser.get_error(index)
+        where = f"{error.node_operator()} {error.node_name()}".strip()
+        found.append(f"{where}: {error.desc()}" if where else error.desc())
+    return found
+
+
+def _reasons(messages: Sequence[str]) -> str:
+    """The distinct ones, in order, in one line."""
+    distinct = list(dict.fromkeys(" ".join(message.split()) for message in messages))
+    more = f" (and {len(distinct) - _REASONS} more)" if len(distinct) > _REASONS else ""
+    return "; ".join(distinct[:_REASONS]) + more or "it does not say why"
