@@ -39,6 +39,8 @@ SPREAD_RTT_S = (0.0001, 0.2)
 """The nearest and the farthest of targets at unequal distances, the others between them by equal ratios."""
 MOST_FAR = 32
 _BEYOND_FULL = 2
+_CROWD_DRAFT_S = 0.1
+"""So few rounds a second that two cores hold the crowd and its hub."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ def _shape(settings: StarSettings) -> Iterator[Point]:
 
 def _crowd(settings: StarSettings) -> Iterator[Point]:
     links = (settings.link,) * max(1, settings.sessions // settings.per_target)
-    yield Point(CROWD, OURS, settings.usual_hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
+    hub = replace(settings.usual_hub, draft_s=_CROWD_DRAFT_S)
+    yield Point(CROWD, OURS, hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
 
 
 _MAKERS = {
