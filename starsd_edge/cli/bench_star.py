@@ -36,7 +36,7 @@ _PATIENCE_S = 60.0
 _LEAST_ROUNDS = 4
 """Of each target, below which there is nothing to take means of."""
 _HALF = 0.5
-_LONGER = 3
+_LONGER = 2
 """Times a point counts where targets are so many that each does few rounds."""
 _WRONG_IDS = 16
 _MIB = 1e6
