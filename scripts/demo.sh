@@ -15,11 +15,15 @@ starsd() { "$VENV/bin/starsd-edge" "$@"; }
 
 # Why a bundle in the cache has to be made; nothing where it can be used as it is.
 why_make() {
-    "$VENV/bin/python" - "$1" <<'PYTHON'
+    "$VENV/bin/python" - "$MODEL" "$1" <<'PYTHON'
 import sys
 from starsd_edge.bundles.bundle import why_make
 from starsd_edge.bundles.cache import bundles_dir
-print(why_make(bundles_dir() / sys.argv[1]))
+from starsd_export.draft_heads.shipped_heads import why_make_shipped
+
+model, kind = sys.argv[1:]
+path = bundles_dir() / f"{model}-{kind}"
+print(why_make_shipped(path, model) if kind == "eagle-int8" else why_make(path))
 PYTHON
 }
 
@@ -28,12 +32,14 @@ export HF_HUB_OFFLINE=1 # nothing here asks a model hub for anything
 
 echo "The default model, SmolLM2-135M-Instruct (a download of 93 MB, once):"
 starsd pull $MODEL
-# The targets run the fp32 bundle; the hub drafts with the smaller int8 one.
-for weights in fp32 int8; do
-    why=$(why_make $MODEL-$weights)
-    if [ -n "$why" ]; then
-        echo "Exporting $MODEL with $weights weights (about a minute; $why):"
-        starsd export $MODEL --weights $weights
-    fi
-done
-starsd demo --target $MODEL-fp32 --draft $MODEL-int8 "$@"
+why=$(why_make fp32)
+if [ -n "$why" ]; then
+    echo "Exporting $MODEL for the targets (about a minute; $why):"
+    starsd export $MODEL --weights fp32
+fi
+why=$(why_make eagle-int8)
+if [ -n "$why" ]; then
+    echo "Making the hub's draft bundle of the head that comes for $MODEL (some seconds; $why):"
+    starsd export $MODEL --draft-head shipped
+fi
+starsd demo --target $MODEL-fp32 --draft $MODEL-eagle-int8 "$@"

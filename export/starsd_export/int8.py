@@ -27,11 +27,11 @@ def quantise_weights(model: onnx_ir.Model) -> int:
     """
     replaced = 0
     for node in list(model.graph):
-        weight = _linear_weight(node)
+        weight = linear_weight(node)
         if weight is not None:
             _replace(model.graph, node, weight)
             replaced += 1
-    _drop_unused(model.graph)
+    drop_unused(model.graph)
     model.opset_imports[_DOMAIN] = 1
     return replaced
 
@@ -51,17 +51,18 @@ def quantise_block(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint
     return (np.rint(steps) + _OFFSET).astype(np.uint8), scales.astype(np.float32).reshape(-1)
 
 
-def _linear_weight(node: onnx_ir.Node) -> npt.NDArray[np.float32] | None:
+def linear_weight(node: onnx_ir.Node) -> npt.NDArray[np.float32] | None:
     """The [N, K] weight of y = x W^T, if that is what the node is."""
     if node.op_type == "MatMul":
-        matrix = _constant(node.inputs[1])
+        matrix = constant_matrix(node.inputs[1])
         return None if matrix is None else matrix.T
     if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 and len(node.inputs) == 2:
-        return _constant(node.inputs[1])
+        return constant_matrix(node.inputs[1])
     return None
 
 
-def _constant(value: onnx_ir.Value | None) -> npt.NDArray[np.float32] | None:
+def constant_matrix(value: onnx_ir.Value | None) -> npt.NDArray[np.float32] | None:
+    """A matrix that is stored in the graph."""
     if value is None or not value.is_initializer() or value.const_value is None:
         return None
     array = value.const_value.numpy()
@@ -72,7 +73,7 @@ def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.fl
     packed, scales = quantise_block(np.ascontiguousarray(weight, np.float32))
     right = node.inputs[1]
     name = f"{right.name if right is not None else node.name}_int8"
-    operands = [_initializer(graph, name, packed), _initializer(graph, f"{name}_scales", scales)]
+    operands = [initializer(graph, name, packed), initializer(graph, f"{name}_scales", scales)]
     product = onnx_ir.node(
         "MatMulNBits",
         [node.inputs[0], *operands],
@@ -89,13 +90,15 @@ def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.fl
     onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [product], node.outputs, product.outputs)
 
 
-def _initializer(graph: onnx_ir.Graph, name: str, array: npt.NDArray[np.generic]) -> onnx_ir.Value:
+def initializer(graph: onnx_ir.Graph, name: str, array: npt.NDArray[np.generic]) -> onnx_ir.Value:
+    """Store an array in the graph."""
     value = onnx_ir.val(name, const_value=onnx_ir.tensor(array, name=name))
     graph.register_initializer(value)
     return value
 
 
-def _drop_unused(graph: onnx_ir.Graph) -> None:
+def drop_unused(graph: onnx_ir.Graph) -> None:
+    """Forget what is stored in the graph for no node."""
     for name, value in list(graph.initializers.items()):
         if not value.uses():
             del graph.initializers[name]

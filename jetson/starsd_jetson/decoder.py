@@ -159,6 +159,7 @@ class _Answering:
             self._append(verdict.tokens, step.features[list(verdict.rows)])
             self.source.ask(self._round_shape(ahead=len(verdict.rows)))
             self._commit([root, *verdict.tokens[:accepted]], verdict.rows, step)
+        self.source.verified(len(tree) + 1, len(piece.tokens), self.clock() - began - draft.wait_s)
         self._deliver(piece)
         done = _figures(draft, tree, verdict.rows, len(piece.tokens), verify_s, self.clock() - began)
         self.stats.add(done)
@@ -243,4 +244,5 @@ def _figures(
         verify_s=verify_s,
         wait_s=draft.wait_s,
         draft_s=draft.service_s,
+        why_off=draft.why_off,
     )

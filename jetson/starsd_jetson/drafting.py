@@ -13,9 +13,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.protocol.reasons import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
+from starsd_jetson.payoff import Payoff
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Draft:
         bytes_down: payload of the drafts received since the last round, used or not.
         wait_s: time spent waiting, in seconds.
         service_s: of the time until the draft came, what the hub's drafter took, in seconds.
+        expected: tokens that the round is expected to give with it, the target's own included.
+        why_off: why there is no tree, or none of the hub where there is one: one of `reasons`, empty where all is as it
+            should be.
     """
 
     tree: DraftTree
@@ -39,10 +44,12 @@ class Draft:
     bytes_down: int = 0
     wait_s: float = 0.0
     service_s: float = 0.0
+    expected: float = 1.0
+    why_off: str = ""
 
 
 class DraftSource(Protocol):
-    """Drafts for one answer at a time: `begin`, then rows and rounds (`ask`, `take`), then `end`."""
+    """Drafts for one answer at a time: `begin`, then rows and rounds (`ask`, `take`, `verified`), then `end`."""
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """An answer to this prompt begins; `sampling_kind` is "greedy" or "sampled". The prompt's rows are appended as
@@ -62,6 +69,11 @@ class DraftSource(Protocol):
 
     def take(self) -> Draft:
         """The tree asked for, waiting for it as long as that is worth it."""
+
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        """The round of the draft taken last verified so many rows, the root included, gave so many tokens and took the
+        target so many seconds, waiting for the draft not counted.
+        """
 
     def end(self) -> None:
         """The answer is over."""
@@ -86,6 +98,9 @@ class NoDrafts:
         """The empty tree."""
         return Draft(DraftTree.empty(), NONE)
 
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        """Nothing to learn."""
+
     def end(self) -> None:
         """Nothing to release."""
 
@@ -108,20 +123,25 @@ class KeptFeatures(NoDrafts):
 
 
 class NgramDrafts:
-    """The target drafts for itself: what followed the last few tokens when they stood in this text before."""
+    """The target drafts for itself: what followed the last few tokens when they stood in this text before. Of that it
+    gives what has been worth verifying so far.
+    """
 
     def __init__(self) -> None:
+        self._payoff = Payoff()
         self._index = NgramIndex()
         self._shape = DraftShape(0, 0)
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Forget the last answer."""
+        self._payoff.foresight.forget_trees()
         self._index = NgramIndex()
         self._index.append(prompt[:1])
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Index the tokens; features are of no use here."""
         self._index.append(ids)
+        self._payoff.foresight.append(ids)
 
     def extend(self) -> None:
         """Nothing to send."""
@@ -133,7 +153,19 @@ class NgramDrafts:
     def take(self) -> Draft:
         """The tree of the most recent, longest matches."""
         tree = self._index.draft(self._shape)
-        return Draft(tree, NGRAM if len(tree) else NONE)
+        if len(tree) == 0:
+            return Draft(tree, NONE)
+        self._payoff.foresight.expect(tree, self._shape.max_depth)
+        if self._payoff.retimes_plain(tree):
+            return Draft(DraftTree.empty(), NONE, why_off=TIMED)
+        worthy = self._payoff.worth(tree)
+        if len(worthy) == 0:
+            return Draft(worthy, NONE, why_off=POOR)
+        return Draft(worthy, NGRAM, expected=self._payoff.tokens(worthy))
+
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn what rows cost."""
+        self._payoff.times.add(rows, seconds)
 
     def end(self) -> None:
         """Nothing to release."""

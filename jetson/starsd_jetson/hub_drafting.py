@@ -1,8 +1,8 @@
 """Drafts from the hub, with something to fall back on.
 
-One request is outstanding at a time. A draft that comes in time is used as it is; for a late one the answer has gone
-on, so it is rebased onto what was emitted meanwhile and used if anything of it is left. Whenever the hub has nothing
-for the present root, the fallback drafts.
+One request is outstanding at a time, and while it is, the answer goes on where that gives more than waiting. A late
+draft is rebased onto what was emitted meanwhile. Of any draft only what is worth it is verified. Whenever the hub has
+nothing for the present root, the fallback drafts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.reasons import CLOSED, EMPTY, LATE, SILENT
+from starsd_edge.protocol.reasons import CLOSED, EMPTY, LATE, LOCAL, SILENT
 from starsd_edge.protocol.target_side import DraftArrived
-from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_edge.telemetry.rounds import HUB
+from starsd_edge.speculation.tree import DraftShape
 from starsd_jetson.drafting import Draft, DraftSource
 from starsd_jetson.patience import Patience
 
@@ -93,13 +92,13 @@ class HubDrafts:
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Open a session and forget the last answer."""
+        self._patience.payoff.foresight.forget_trees()
         self._fallback.begin(prompt, sampling_kind)
         self._channel = self._open_channel(prompt, sampling_kind)
         self._ids = list(prompt[:1])
         self._shape = DraftShape(0, 0)
         self._asked_at = 0.0
-        self._taken_at: float | None = None
-        self._asked_now = False
+        self._asked_base = self._asked_depth = 0
         self._first_epoch: int | None = None
         self._ready: Draft | None = None
         self._bytes_up = 0
@@ -109,6 +108,7 @@ class HubDrafts:
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Keep the rows for the next request."""
         self._ids.extend(ids)
+        self._patience.payoff.foresight.append(ids)
         self._fallback.append(ids, features)
         if self._channel is not None:
             self._channel.append(ids, features)
@@ -119,10 +119,8 @@ class HubDrafts:
             self._channel.extend()
 
     def ask(self, shape: DraftShape) -> None:
-        """Request a tree under the present root, unless a late one fits it or one is still outstanding."""
-        self._note_own_round()
+        """Request a tree under the present root, unless a late one fits it, one is still outstanding, or none pays."""
         self._shape = shape
-        self._asked_now = False
         self._missed = ""
         self._ready = self._collect(0.0)
         if self._channel is None or self._ready is not None or shape.max_nodes == 0 or shape.max_depth == 0:
@@ -130,10 +128,13 @@ class HubDrafts:
         self._give_up_if_silent(self._channel)
         if self._channel.pending is not None:
             return
+        if not self._patience.asks(shape):
+            return
         asked = self._channel.request(shape)
         if asked is not None:
             self._asked_at = self._clock()
-            self._asked_now = True
+            self._asked_base = len(self._ids) - 1
+            self._asked_depth = shape.max_depth
             if self._first_epoch is None:
                 self._first_epoch = asked.epoch
             self._bytes_up += asked.frame_bytes
@@ -141,18 +142,24 @@ class HubDrafts:
     def take(self) -> Draft:
         """The hub's tree if one is there or worth the wait, else the fallback's."""
         began = self._clock()
-        draft = self._ready
-        if draft is None and self._channel is not None:
-            draft = self._await() if self._asked_now else self._collect(0.0)
+        self._fallback.ask(self._shape)
+        own = self._fallback.take()
+        draft = self._ready or self._await(own)
         waited = self._clock() - began
+        if draft is not None and self._patience.prefers(own, draft):
+            draft, self._missed = None, LOCAL
         self.why_off = "" if draft is not None else self._why_off()
-        if draft is None:
-            self._fallback.ask(self._shape)
-            draft = self._fallback.take()
-        draft = replace(draft, bytes_up=self._bytes_up, bytes_down=self._bytes_down, wait_s=waited)
+        draft = draft or own
+        draft = replace(
+            draft, bytes_up=self._bytes_up, bytes_down=self._bytes_down, wait_s=waited, why_off=self.why_off
+        )
         self._ready, self._bytes_up, self._bytes_down = None, 0, 0
-        self._taken_at = self._clock()
         return draft
+
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn what rows cost."""
+        self._patience.payoff.times.add(rows, seconds)
+        self._fallback.verified(rows, tokens, seconds)
 
     def end(self) -> None:
         """Close the session."""
@@ -161,17 +168,16 @@ class HubDrafts:
             self._channel.close()
             self._channel = None
 
-    def _await(self) -> Draft | None:
-        """Wait for the tree asked for in this round, as long as patience lasts."""
-        deadline = self._asked_at + self._patience.wait_s(self._shape.max_depth)
-        while self._channel is not None and self._channel.pending is not None:
-            left = deadline - self._clock()
-            if left <= 0:
-                return self._collect(0.0)
-            draft = self._collect(left)
-            if draft is not None:
-                return draft
-        return self._collect(0.0)
+    def _await(self, own: Draft) -> Draft | None:
+        """Wait for the outstanding tree, as long as that is better than to go on with the target's own draft."""
+        draft = self._collect(0.0)
+        if draft is not None or self._channel is None or self._channel.pending is None:
+            return draft
+        now, walked = self._clock(), len(self._ids) - 1 - self._asked_base
+        deadline = now + self._patience.wait_s(self._shape, now - self._asked_at, walked, own)
+        while draft is None and self._channel.pending is not None and self._clock() < deadline:
+            draft = self._collect(deadline - self._clock())
+        return draft
 
     def _collect(self, timeout_s: float) -> Draft | None:
         """What is left, under the present root, of the next draft to arrive; None when that is nothing."""
@@ -179,37 +185,38 @@ class HubDrafts:
         if arrived is None:
             return None
         self._bytes_down += arrived.frame_bytes
-        if arrived.epoch not in (1, self._first_epoch) or self._patience.round_trips.samples == 0:
-            # The first draft of a session, or of an answer, includes the hub's prefill and says little about the next.
+        if arrived.epoch in (1, self._first_epoch):  # the first of a session, or of an answer
+            self._patience.prefilled()
+        else:
             self._patience.answered(arrived.round_trip_us / 1e6)
-        tree = self._rebase(arrived)
-        if len(tree) == 0:
-            self._missed = LATE if len(arrived.tree) else EMPTY
+        walked = len(self._ids) - 1 - arrived.base_len
+        if walked < 0 or arrived.base_len < 0:
             return None
-        late = arrived.base_len < len(self._ids) - 1
-        return Draft(tree, HUB, late, service_s=arrived.service_us / 1e6)
+        emitted = self._ids[arrived.base_len + 1 :]
+        self._patience.payoff.foresight.expect(arrived.tree, self._asked_depth, emitted)
+        if len(arrived.tree) == 0:
+            self._missed = EMPTY
+            return None
+        left = arrived.tree.rebase(emitted)
+        draft = self._patience.judge(left, walked) if len(left) else None
+        if draft is None or len(draft.tree) == 0:
+            self._missed = draft.why_off if draft is not None else self._patience.why_off or LATE
+            return None
+        return replace(draft, late=walked > 0, service_s=arrived.service_us / 1e6)
 
     def _why_off(self) -> str:
         if self._shape.max_nodes == 0 or self._shape.max_depth == 0:
             return self.why_off  # the end of an answer has room for no draft and says nothing about the hub
         if self._missed:
             return self._missed
-        if self._channel is None or self._channel.pending is None:
-            return CLOSED
-        return SILENT if self._patience.is_unanswered else LATE
-
-    def _rebase(self, arrived: DraftArrived) -> DraftTree:
-        root = len(self._ids) - 1
-        if not 0 <= arrived.base_len <= root:
-            return DraftTree.empty()
-        return arrived.tree.rebase(self._ids[arrived.base_len + 1 :])
+        if self._patience.is_unanswered and self._channel is not None and self._channel.pending is not None:
+            return SILENT
+        if self._patience.why_off:
+            return self._patience.why_off
+        return CLOSED if self._channel is None or self._channel.pending is None else LATE
 
     def _give_up_if_silent(self, channel: DraftChannel) -> None:
         """Ask anew, under a higher epoch, once the outstanding request has been silent for too long."""
         if channel.pending is not None and self._clock() - self._asked_at > self._patience.silence_s:
             self._patience.given_up()
             channel.give_up()
-
-    def _note_own_round(self) -> None:
-        if self._taken_at is not None:
-            self._patience.own_round(self._clock() - self._taken_at)

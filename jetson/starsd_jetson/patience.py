@@ -1,57 +1,75 @@
-"""How long a round may wait for the hub's draft before it goes on without.
+"""Whether to ask the hub for a draft, how long to wait for it, and what of it to verify: a matter of tokens per second.
 
-A wait is a bet: a tree of depth d can save at most d of the target's own rounds. So the wait is bounded by what drafts
-took so far, by a multiple of what the tree could save, and by a fixed cap; a hub that is slower than that on average is
-not waited for at all, and its late trees are rebased. Requests that are never answered halve the next wait and double
-the time until the next request: a dead hub costs less than two waits, however long the answer.
+A wait is worth what the tree is expected to bring (by what trees brought so far) against what the same time gives
+without it. Where going on plainly gives more, the target goes on, and a late tree is rebased. Where nothing of that
+beats plain decoding, the hub is not asked, and tried again after growing gaps: a trial costs a message, since its tree
+is judged by the text and need not be verified. Requests that are never answered halve the next wait and double the time
+until the next request: a dead hub costs less than two waits, however long the answer.
 """
 
 from __future__ import annotations
 
+from starsd_edge.protocol.reasons import EMPTY, LATE, POOR, TIMED
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.telemetry.rounds import HUB
 from starsd_edge.telemetry.rtt import RttEstimator
+from starsd_jetson.drafting import Draft
+from starsd_jetson.payoff import Payoff, Prospect
 
-FIRST_WAIT_S = 0.25
-"""Before any draft was timed: a prompt's rows are on their way and the hub's own prefill runs."""
-LEAST_WAIT_S = 0.02
-"""Thread switches on a busy machine alone take this long at times."""
 MOST_WAIT_S = 1.0
 """A reader sees a pause longer than this as a stall."""
-WORTH = 4
-"""Wait up to this many times what the best tree saves: where hub and targets share cores, all of them slow down
-together.
-"""
-LEAST_WORTH_S = 0.05
-"""Shorter waits than this disturb nobody, however fast the target is."""
+LEAST_GAIN = 1.02
+"""A hub that promises less than this, in times of plain decoding, is not asked."""
+FIRST_GAP = 4
+MOST_GAP = 32
+"""Rounds until a hub that does not pay is tried again; from the first to the most as trials fail."""
 FIRST_RETRY = 8
 MOST_RETRY = 64
-"""Requests not waited for until one is again; from the first to the most as retries fail."""
+"""Requests not waited for until one is again, where the hub was quick once; from the first to the most as retries
+fail.
+"""
 FIRST_SILENCE_S = 1.0
 MOST_SILENCE_S = 30.0
 """A request unanswered for this long is given up and another one sent; from the first to the most as they add up."""
 
 
 class Patience:
-    """Learns from every draft, in time or late.
+    """Learns from every draft, in time or late, and from every round.
 
     Args:
-        fixed_wait_s: wait up to this many seconds for every draft instead, whether it pays or not; only a silent hub is
-            still given less and less.
+        fixed_wait_s: ask for every draft, wait for it up to this many seconds and verify all of it, whether it pays or
+            not; only a silent hub is still given less and less.
+
+    Attributes:
+        payoff: of the hub's trees.
+        round_trips: of requests, without those that bring a prefill.
+        why_off: why the hub is not asked, but for trials: one of `reasons`; empty while it is.
     """
 
     def __init__(self, fixed_wait_s: float | None = None) -> None:
         self._fixed_wait_s = fixed_wait_s
+        self.payoff = Payoff()
         self.round_trips = RttEstimator()
-        self._own_round_s = 0.0
+        self.why_off = ""
+        self._rows_per_level = 1.0
+        self._hub_rate = 0.0
         self._unanswered = 0
-        self._not_waited = 0
-        self._retry_after = FIRST_RETRY
+        self._trial = _Gap(FIRST_GAP, MOST_GAP)
+        self._trying = False
+        self._retry = _Gap(FIRST_RETRY, MOST_RETRY)
         self._retrying_s: float | None = None
 
     def answered(self, round_trip_s: float) -> None:
         """A draft came, this long after it was asked for."""
         if self._retrying_s is not None:
             self._judge_retry(round_trip_s <= self._retrying_s)
+        if self._trying:  # what was true before the gap may be so no more
+            self.round_trips = RttEstimator()
         self.round_trips.add(round_trip_s)
+        self.prefilled()
+
+    def prefilled(self) -> None:
+        """A draft came that says nothing about the time of the next: a prefill lay before it."""
         self._unanswered = 0
 
     def given_up(self) -> None:
@@ -63,44 +81,131 @@ class Patience:
         """Whether a request was given up since the last draft came."""
         return self._unanswered > 0
 
-    def own_round(self, seconds: float) -> None:
-        """The target's own share of a round took this long: verify, commit, print."""
-        gain = 1 / 8 if self._own_round_s else 1.0
-        self._own_round_s += gain * (seconds - self._own_round_s)
-
-    def wait_s(self, depth: int) -> float:
-        """Seconds to wait for a tree of this depth, from the request on."""
-        if self._fixed_wait_s is not None:
-            return float(self._fixed_wait_s / 2**self._unanswered)
-        bound = MOST_WAIT_S
-        if self._own_round_s:
-            bound = min(bound, max(LEAST_WORTH_S, WORTH * depth * self._own_round_s))
-        if self.round_trips.samples == 0:
-            wait = FIRST_WAIT_S
-        elif self.round_trips.smoothed_s > bound:
-            wait = self._retry_wait_s(bound)
+    def asks(self, shape: DraftShape) -> bool:
+        """Whether a tree of this shape is to be asked for. Once in every round that could ask."""
+        self._trying, self.why_off = False, ""
+        if self._fixed_wait_s is not None or not self._knows:
+            return True
+        prospect = self._prospect(shape)
+        least = LEAST_GAIN * self.payoff.plain_tokens_per_s
+        self._hub_rate = prospect.tokens_per_s(self.round_trips.smoothed_s)
+        if self._hub_rate >= least:
+            self._trial.reset()
+            return True
+        rate_if_right = self._rate_if_right(prospect)
+        if self.payoff.foresight.is_mostly_empty:
+            self.why_off = EMPTY
         else:
-            wait = max(LEAST_WAIT_S, self.round_trips.upper_s)
-        return float(min(wait, bound) / 2**self._unanswered)
+            self.why_off = POOR if rate_if_right > prospect.tokens_per_s(0.0) else LATE
+        if rate_if_right >= least and self.payoff.foresight.last_came_true:
+            self._trial.shorten()  # being right was all that it lacked
+        self._trying = self._trial.is_over()
+        return self._trying
 
-    def _retry_wait_s(self, bound: float) -> float:
-        """Nothing, but once in a while the whole bound."""
-        self._not_waited += 1
-        if self._not_waited <= self._retry_after:
+    def wait_s(self, shape: DraftShape, elapsed_s: float, walked: int, without: Draft) -> float:
+        """Seconds to wait for a tree of this shape from now on.
+
+        Args:
+            elapsed_s: since it was asked for.
+            walked: tokens emitted since then.
+            without: the draft of a round that does not wait.
+        """
+        if self._fixed_wait_s is not None:
+            return float(max(0.0, self._fixed_wait_s / 2**self._unanswered - elapsed_s))
+        if not self._knows or self._trying:
             return 0.0
-        self._not_waited = 0
-        self._retrying_s = bound
-        return bound
+        prospect, times = self._prospect(shape), self.round_trips
+        most = min(MOST_WAIT_S, prospect.longest_wait_s(walked, self.rate(without)))
+        if self._pays_to_wait(prospect, max(times.smoothed_s - elapsed_s, times.deviation_s), walked, without):
+            wait = min(times.upper_s - elapsed_s, most)
+        elif walked == 0 and self._pays_to_wait(prospect, times.minimum_s, 0, without) and self._retry.is_over():
+            self._retrying_s = wait = most
+        else:
+            return 0.0
+        return float(max(0.0, wait) / 2**self._unanswered)
 
-    def _judge_retry(self, in_time: bool) -> None:
-        """A hub that answers in time when it is waited for is judged anew, without what it took before."""
-        self._retrying_s = None
-        if in_time:
-            self.round_trips = RttEstimator()
-        self._retry_after = FIRST_RETRY if in_time else min(2 * self._retry_after, MOST_RETRY)
+    def judge(self, tree: DraftTree, level: int = 0) -> Draft:
+        """A draft of what is worth verifying of a tree that came.
+
+        Args:
+            level: of its root in the tree that was asked for.
+        """
+        payoff = self.payoff
+        if self._fixed_wait_s is not None:
+            return Draft(tree, HUB, expected=payoff.tokens(tree, level))
+        if payoff.retimes_plain(tree, level):
+            return Draft(DraftTree.empty(), HUB, why_off=TIMED)
+        worthy = payoff.worth(tree, level, self._hub_rate)
+        if len(worthy) == 0:
+            return Draft(worthy, HUB, why_off=POOR)
+        self._rows_per_level = len(worthy) / worthy.depth
+        return Draft(worthy, HUB, expected=payoff.tokens(worthy, level))
+
+    def prefers(self, other: Draft, to: Draft) -> bool:
+        """Whether another draft is worth more than the hub's."""
+        return self._fixed_wait_s is None and self.rate(other) > self.rate(to)
+
+    def rate(self, draft: Draft) -> float:
+        """Tokens per second of a round with this draft, which is there; 0 before any round was timed."""
+        seconds = float(self.payoff.times.curve(len(draft.tree) + 1)[-1])
+        return draft.expected / seconds if seconds else 0.0
 
     @property
     def silence_s(self) -> float:
         """Seconds after which an unanswered request is given up."""
         usual = max(FIRST_SILENCE_S, 2 * self.round_trips.upper_s, self._fixed_wait_s or 0.0)
         return float(min(usual * 2**self._unanswered, MOST_SILENCE_S))
+
+    @property
+    def _knows(self) -> bool:
+        """Whether there is anything to reckon with."""
+        return self.round_trips.samples > 0 and self.payoff.times.is_known
+
+    def _prospect(self, shape: DraftShape) -> Prospect:
+        depth = min(shape.max_depth, shape.max_nodes)
+        rows = 1 + min(shape.max_nodes, round(depth * self._rows_per_level))
+        payoff = self.payoff
+        return Prospect(payoff.foresight.reach(depth), payoff.times.curve(rows), self._rows_per_level)
+
+    def _pays_to_wait(self, prospect: Prospect, remaining_s: float, walked: int, without: Draft) -> bool:
+        seconds = float(self.payoff.times.curve(len(without.tree) + 1)[-1])
+        rate = max(self.payoff.plain_tokens_per_s, self._hub_rate)
+        return prospect.waits(remaining_s, walked, (without.expected, seconds), rate)
+
+    def _rate_if_right(self, prospect: Prospect) -> float:
+        """Tokens per second with a hub that takes as long as this one and is always right."""
+        right = Prospect([1.0] * len(prospect.reach), prospect.curve, prospect.rows_per_level)
+        return right.tokens_per_s(self.round_trips.smoothed_s)
+
+    def _judge_retry(self, in_time: bool) -> None:
+        """However the hub did while it was waited for, it is judged anew, without what it took before."""
+        self._retrying_s = None
+        self.round_trips = RttEstimator()
+        if in_time:
+            self._retry.reset()
+
+
+class _Gap:
+    """A pause counted in calls, twice as long each time until something resets it."""
+
+    def __init__(self, first: int, most: int) -> None:
+        self._first = self._length = first
+        self._most = most
+        self._passed = 0
+
+    def is_over(self) -> bool:
+        """Count a call; whether it is the one after the pause, with which the next one begins."""
+        self._passed += 1
+        if self._passed <= self._length:
+            return False
+        self._passed = 0
+        self._length = min(2 * self._length, self._most)
+        return True
+
+    def shorten(self) -> None:
+        """The next pause is short."""
+        self._length = max(1, self._length // 4)
+
+    def reset(self) -> None:
+        """The next pause is the first again."""
+        self._passed, self._length = 0, self._first

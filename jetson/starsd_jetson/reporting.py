@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from statistics import median_low
 
-from starsd_edge.protocol.messages import Report
+from starsd_edge.protocol.messages import MAX_PASS_US, MAX_WIDTHS, Report
 from starsd_edge.protocol.reasons import IDLE
 from starsd_edge.telemetry.rounds import HUB, NONE, Round
 
 REPORT_S = 1.0
+_RECENT = 9
+"""Rounds of each width whose median is told: one that something held up does not count."""
 
 
 class Reporter:
@@ -27,12 +31,14 @@ class Reporter:
         self._sent_at: float | None = None
         self._rounds = self._hub_rounds = self._local_rounds = self._tokens = 0
         self._draft_s = self._plain_s = self._verify_s = self._wait_s = 0.0
+        self._own_s: dict[int, deque[float]] = {}
 
     def round(self, done: Round) -> None:
         """Count a round, and report if it is time."""
         self._rounds += 1
         self._verify_s += done.verify_s
         self._wait_s += done.wait_s
+        self._time_own_part(done)
         if done.origin == NONE:
             self._plain_s += done.round_s
         else:
@@ -48,6 +54,15 @@ class Reporter:
         """The answer is over."""
         self._report(IDLE, self._clock())
 
+    def _time_own_part(self, done: Round) -> None:
+        """Keep the last few times of each width; the width not seen for longest makes room."""
+        rows = done.drafted + 1
+        recent = self._own_s.pop(rows, None) or deque(maxlen=_RECENT)
+        recent.append(max(0.0, done.round_s - done.wait_s))
+        self._own_s[rows] = recent
+        if len(self._own_s) > MAX_WIDTHS:
+            del self._own_s[next(iter(self._own_s))]
+
     def _report(self, why_off: str, now: float) -> None:
         self._sent_at = now
         self._send(
@@ -61,5 +76,11 @@ class Reporter:
                 verify_us=round(self._verify_s * 1e6),
                 wait_us=round(self._wait_s * 1e6),
                 why_off=why_off,
+                pass_rows=list(self._own_s),
+                pass_us=[_microseconds(median_low(recent)) for recent in self._own_s.values()],
             )
         )
+
+
+def _microseconds(seconds: float) -> int:
+    return min(max(1, round(seconds * 1e6)), MAX_PASS_US)

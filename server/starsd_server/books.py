@@ -6,9 +6,12 @@ from collections.abc import Iterable
 
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import BatchFacts, ServiceFacts
-from starsd_edge.telemetry.service_model import ServiceModel, size_of
+from starsd_edge.telemetry.service_model import ServiceCost, ServiceModel, size_of
 from starsd_server.draft_queue import ROWS_OF_A_ROUND, Absorb, Batch
 from starsd_server.worker import Done
+
+KNOWN_AFTER = 8
+"""Passes after which a drafter's cost is more than a guess."""
 
 
 class DraftBooks:
@@ -38,6 +41,10 @@ class DraftBooks:
     def predict(self, drafter: str, shape: DraftShape) -> float:
         """Expected seconds of a pass of this drafter for one request."""
         return self.models[drafter].cost.predict(size_of([shape]))
+
+    def known_costs(self) -> dict[str, ServiceCost]:
+        """Of the drafters that have made enough passes to tell."""
+        return {kind: model.cost for kind, model in self.models.items() if model.passes >= KNOWN_AFTER}
 
     def batches(self) -> BatchFacts:
         """Sizes so far."""

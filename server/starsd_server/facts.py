@@ -15,6 +15,7 @@ from starsd_edge.telemetry.hub_facts import (
     DraftTimes,
     Judgement,
     LatencyFacts,
+    ShapeFacts,
     TargetFacts,
     TargetReport,
     TimeUse,
@@ -128,12 +129,15 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 3)
 
 
-def target_facts(peer: Peer, connection: HubConnection, sessions: int, latency: Latency, now: float) -> TargetFacts:
+def target_facts(
+    peer: Peer, connection: HubConnection, sessions: int, latency: Latency, shape: ShapeFacts, now: float
+) -> TargetFacts:
     """One connected target.
 
     Args:
         sessions: that it holds now.
         latency: of its rounds.
+        shape: of its drafts.
         now: seconds on the clock of `peer.connected_at`.
     """
     terms, traffic, report = connection.terms, peer.traffic, connection.report
@@ -157,4 +161,5 @@ def target_facts(peer: Peer, connection: HubConnection, sessions: int, latency: 
         port=peer.port,
         report=None if report is None else TargetReport(**msgspec.structs.asdict(report)),
         latency=latency_facts(latency),
+        shape=shape,
     )

@@ -22,6 +22,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
@@ -93,7 +94,7 @@ class FrontDoor:
         self._heartbeat_s = heartbeat_s
         self._reception = reception
         self._clock = clock
-        self._owner = owner_of(settings.token)
+        self._keys = settings.all_keys
         self._server: Server | None = None
         self._own_ports: DedicatedPorts | None = None
         self._leases = PortLeases(settings.own_ports or range(0), partial(secrets.token_urlsafe, _TICKET_BYTES), clock)
@@ -237,7 +238,9 @@ class FrontDoor:
             return away
         if _path(request) != "/":
             return _refuse(connection, HTTPStatus.NOT_FOUND, "a target's own port: all pages are at the main one")
-        if self._own_ports is None or not self._own_ports.admits(port, self._owner, shown_ticket(request.headers)):
+        if self._own_ports is None or not self._own_ports.admits(
+            port, owner_of(request.headers, self._keys), shown_ticket(request.headers)
+        ):
             self.turned_away += 1
             return _refuse(connection, HTTPStatus.GONE, "no ticket that is good here now: begin at the main port")
         self._admitted.add(connection)
@@ -251,7 +254,7 @@ class FrontDoor:
 
     def _turn_away(self, connection: ServerConnection, request: Request) -> Response | None:
         """The answer to those who may not come in at any port."""
-        away = turn_away(request.headers, self._settings.token)
+        away = turn_away(request.headers, self._keys)
         if away is None:
             return None
         response = _refuse(connection, away.status, away.line)
@@ -265,7 +268,9 @@ class FrontDoor:
             return await self._reception.watched(connection)
         self._arrivals += 1
         at_own_port = connection in self._at_own_port
-        peer = Peer(connection, self._arrivals, self._owner, self._settings, self._clock(), at_own_port)
+        headers = Headers() if connection.request is None else connection.request.headers
+        owner = owner_of(headers, self._keys)
+        peer = Peer(connection, self._arrivals, owner, self._settings, self._clock(), at_own_port)
         writer = asyncio.create_task(peer.write())
         self._reception.connected(peer)
         try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ from websockets.datastructures import Headers
 
 from starsd_edge.protocol.messages import SUBPROTOCOL, TICKET_HEADER
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
+from starsd_server.keys import HubKey
 
 
 @dataclass(frozen=True)
@@ -23,20 +24,20 @@ class TurnedAway:
     line: str
 
 
-def turn_away(headers: Headers, token: str | None) -> TurnedAway | None:
+def turn_away(headers: Headers, keys: Sequence[HubKey]) -> TurnedAway | None:
     """Why a request may not come in; None when it may.
 
     A hub without a token is one on loopback. There a page in a browser of this machine could reach it under a name of
     its own that is made to point here (DNS rebinding): then the browser sends no Origin, but its Host is that name.
     """
-    if token is None and not _calls_this_machine(headers.get_all("Host")):
+    if not keys and not _calls_this_machine(headers.get_all("Host")):
         return TurnedAway(
             HTTPStatus.MISDIRECTED_REQUEST,
             "a hub without a token answers to localhost, 127.0.0.1 and [::1] only: for another name give it a token",
         )
     if "Origin" in headers:
         return TurnedAway(HTTPStatus.FORBIDDEN, "no browser is a client of this hub")
-    if token is not None and not _shows(headers.get_all("Authorization"), token):
+    if keys and shown_key(headers, keys) is None:
         return TurnedAway(HTTPStatus.UNAUTHORIZED, "give the hub's token: Authorization: Bearer TOKEN")
     return None
 
@@ -59,14 +60,18 @@ def is_same_secret(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(errors="surrogateescape"), secret.encode())
 
 
-def owner_of(token: str | None) -> str:
-    """Name of the key that a connection showed; not the key."""
-    return "anyone" if token is None else hashlib.sha256(token.encode()).hexdigest()[:16]
-
-
-def _shows(authorizations: list[str], token: str) -> bool:
+def shown_key(headers: Headers, keys: Sequence[HubKey]) -> HubKey | None:
+    """The key that a request shows. All are compared, whichever it is."""
+    authorizations = headers.get_all("Authorization")
     scheme, _, given = authorizations[0].partition(" ") if len(authorizations) == 1 else ("", "", "")
-    return is_same_secret(given.strip(), token) and scheme.lower() == "bearer"
+    shown = [key for key in keys if is_same_secret(given.strip(), key.token)]
+    return shown[0] if shown and scheme.lower() == "bearer" else None
+
+
+def owner_of(headers: Headers, keys: Sequence[HubKey]) -> str:
+    """Name of the key that an admitted request shows; not the key."""
+    key = shown_key(headers, keys)
+    return "anyone" if key is None else key.owner
 
 
 def _calls_this_machine(hosts: list[str]) -> bool:

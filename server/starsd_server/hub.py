@@ -51,6 +51,7 @@ from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import Peer
 from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 from starsd_server.settings import HubSettings
+from starsd_server.shapes import ShapeDesk, share
 from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,10 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
 """How long a drafter in pure Python may hold the interpreter that the event loop waits for (the default is 5 ms)."""
 _TICK_S = 1.0
+SHARE_S = 0.25
+"""Between two choices of draft shapes."""
+MOST_SHARING = 0.05
+"""Share of the time that choosing may take."""
 _LAST_DRAFT_S = 5.0
 """Patience with the draft in progress when the hub closes."""
 
@@ -81,10 +86,12 @@ class Hub:
         self._latencies = Latencies()
         scheduler = Scheduler(
             POLICIES[settings.drafting.policy](),
+            {key.owner: key.terms for key in settings.door.all_keys},
             predict=self._books.predict,
             expect=self._latencies.expected_return_s,
         )
         self._queue = WorkQueue(DraftQueue(scheduler, settings.drafting.max_batch), clock)
+        self._shapes = ShapeDesk(clock, settings.drafting.shape)
         self._protocol = HubProtocol(
             self._hub_id,
             registry.offer,
@@ -92,6 +99,7 @@ class Hub:
             lambda: secrets.token_bytes(TAG_BYTES),
             self._door.own_port if self._own_ports else None,
             self._queue.waiting_bytes,
+            self._shapes,
         )
         self._desk = DraftingDesk(self._drafters, clock)
         self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
@@ -103,7 +111,7 @@ class Hub:
         self._events = EventLog(lambda: clock() - self._started_at)
         self._feed = MonitorFeed(self.facts, self._events.recent, settings.door.send_timeout_s)
         self._turned_away = 0
-        self._ticker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on a bound socket and begin to draft.
@@ -117,12 +125,12 @@ class Hub:
             host, port = sock.getsockname()[:2]
             raise explain(host, port, error) from None
         self._worker.start()
-        self._ticker = asyncio.create_task(self._tick())
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._share_out())]
 
     async def stop(self) -> None:
         """Part from all targets and end the drafting thread."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._door.close()
         if not self._worker.stop(_LAST_DRAFT_S):
             log.warning("the draft in progress did not end within %g s", _LAST_DRAFT_S)
@@ -217,7 +225,9 @@ class Hub:
         """Observe what the coming and going of work tells."""
         if isinstance(action, DropSession):
             self._latencies.forget_session(action.session)
+            self._shapes.forget(action.session)
         elif isinstance(action, QueueDraft):
+            self._shapes.returned(action.session, action.returned_s)
             connection = self._protocol.connection_of(action.session)
             if connection is not None and connection.terms is not None:
                 path = self._latencies.of_target(connection).path
@@ -252,6 +262,7 @@ class Hub:
         elif isinstance(outcome, Drafted):
             self._times.add(outcome.queue_us, outcome.service_us)
             self._metrics.drafted(outcome.queue_us, outcome.service_us)
+            self._shapes.drafted(outcome.session, len(outcome.tree))
             self._carry_out(
                 self._protocol.answer(
                     outcome.session,
@@ -282,6 +293,22 @@ class Hub:
                 peer.sample_rtt()
             self._use.add(self._worker.time_use())
             self._note_turned_away()
+
+    async def _share_out(self) -> None:
+        """Now and then, choose the drafts' shapes anew; on another thread, and seldom where that takes long."""
+        pause_s = SHARE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            wishes = self._shapes.wishes()
+            if not wishes:
+                continue
+            began = self._clock()
+            costs = self._books.known_costs()
+            try:
+                self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
+            except Exception:  # targets go on with the shapes that they have
+                log.exception("a fault of the hub's own while choosing draft shapes")
+            pause_s = max(SHARE_S, (self._clock() - began) / MOST_SHARING)
 
     def _note_turned_away(self) -> None:
         """One event a second at most, however many knock."""
@@ -318,6 +345,7 @@ class Hub:
                     connection,
                     0 if connection.terms is None else held[connection.terms.target],
                     self._latencies.of_target(connection),
+                    self._shapes.facts(connection),
                     now,
                 )
                 for peer, connection in self._connections.items()

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.hub_side import HubLimits
+from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import MAX_BATCH
+from starsd_server.keys import HubKey
 from starsd_server.scheduling.scheduler import DEFAULT_POLICY, POLICIES
 
 
@@ -15,7 +17,8 @@ class DoorSettings:
     """What the front door allows.
 
     Attributes:
-        token: bearer token that targets must show; None lets everybody in, for loopback only.
+        token: bearer token that targets must show; None, without other keys, lets everybody in, for loopback only.
+        keys: others that they may show, with terms of their own.
         max_connections: targets connected at once.
         max_monitors: monitors connected at once, beside the targets.
         max_sockets: TCP connections at once, those that have not said anything yet included.
@@ -28,6 +31,7 @@ class DoorSettings:
     """
 
     token: str | None = field(default=None, repr=False)
+    keys: tuple[HubKey, ...] = ()
     max_connections: int = 256
     max_monitors: int = 8
     max_sockets: int = 512
@@ -38,6 +42,11 @@ class DoorSettings:
     max_waiting_frames: int = 64
     own_ports: range | None = None
 
+    @property
+    def all_keys(self) -> tuple[HubKey, ...]:
+        """Those that open the door; none: it stands open."""
+        return self.keys if self.token is None else (HubKey(self.token), *self.keys)
+
 
 @dataclass(frozen=True)
 class DraftingSettings:
@@ -46,6 +55,7 @@ class DraftingSettings:
     Attributes:
         policy: the order of requests, one of `POLICIES`.
         max_batch: sessions drafted for in one pass.
+        shape: of all drafts, within what targets ask for; None: chosen for each by what it gains and by the load.
 
     Raises:
         UsageError: a value that cannot work.
@@ -53,6 +63,7 @@ class DraftingSettings:
 
     policy: str = DEFAULT_POLICY
     max_batch: int = MAX_BATCH
+    shape: DraftShape | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

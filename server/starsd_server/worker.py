@@ -16,8 +16,8 @@ from starsd_edge.protocol.hub_side import OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
-from starsd_server.draft_queue import Absorb, Answer, Batch, Begin, End, Work, WorkQueue
-from starsd_server.drafters.contract import Drafter, SessionRefusedError
+from starsd_server.draft_queue import Absorb, Batch, Begin, End, Work, WorkQueue
+from starsd_server.drafters.contract import Drafter, DraftOutcome, Failures, SessionRefusedError, extend_one
 from starsd_server.utilisation import UseMeter
 
 log = logging.getLogger(__name__)
@@ -171,22 +171,23 @@ class DraftingDesk:
         return []
 
     def _draft(self, drafter: Drafter, batch: Batch, began: float) -> list[Outcome]:
-        """One pass for all of the batch; where it raises, one for each, so that only those are lost that raise."""
-        lost: list[Outcome] = []
-        going: list[QueueDraft] = []
-        for answer in batch.answers:
-            if answer.request.session not in self._bound:
-                continue
-            failed = self._absorb_last(drafter, answer)
-            if failed is None:
-                going.append(answer.request)
-            else:
-                lost.append(failed)
-        trees = self._together(drafter, going) if len(going) > 1 else None
-        if trees is None:
-            trees = self._one_by_one(drafter, going, lost)
+        """One pass for all of the batch; only those sessions are lost that fail."""
+        answers = [answer for answer in batch.answers if answer.request.session in self._bound]
+        failures = self._absorb_all(drafter, [answer.rows for answer in answers if answer.rows is not None])
+        going = [answer.request for answer in answers if answer.request.session not in failures]
+        drafted = self._together(drafter, going)
+        failed = [
+            (answer.request, failures[answer.request.session])
+            for answer in answers
+            if answer.request.session in failures
+        ]
+        failed += [(request, outcome) for request, outcome in drafted if isinstance(outcome, Exception)]
+        outcomes: list[Outcome] = [
+            Failed(request.session, request.epoch, self._give_up(request.session, drafter, error))
+            for request, error in failed
+        ]
         service_us = _microseconds(self._clock() - began)
-        return lost + [
+        return outcomes + [
             Drafted(
                 request.session,
                 request.epoch,
@@ -195,48 +196,42 @@ class DraftingDesk:
                 queue_us=_microseconds(began - request.received_at),
                 service_us=service_us,
             )
-            for request, tree in trees
+            for request, tree in drafted
+            if isinstance(tree, DraftTree)
         ]
 
-    def _absorb_last(self, drafter: Drafter, answer: Answer) -> Failed | None:
+    def _absorb_all(self, drafter: Drafter, batch: Sequence[NewRows]) -> Failures:
+        """Rows of several sessions in one pass. Where that raises, nobody knows who has them: all are lost."""
+        if not batch:
+            return {}
         try:
-            if answer.rows is not None:
-                self._absorb(drafter, answer.rows)
+            failures = drafter.extend(batch)
         except Exception as error:
-            session = answer.request.session
-            return Failed(session, answer.request.epoch, self._give_up(session, drafter, error))
-        return None
+            return {rows.session: error for rows in batch}
+        self.health[drafter.kind].rows += sum(len(rows.ids) for rows in batch if rows.session not in failures)
+        return failures
 
-    def _together(self, drafter: Drafter, requests: Sequence[QueueDraft]) -> list[tuple[QueueDraft, DraftTree]] | None:
-        """A tree for each, or None where the drafter raises; drafting again changes nothing."""
+    def _together(self, drafter: Drafter, requests: Sequence[QueueDraft]) -> list[tuple[QueueDraft, DraftOutcome]]:
+        """An outcome for each: of one pass, or where it raises, of one for each; drafting again changes nothing."""
+        if not requests:
+            return []
         try:
-            trees = drafter.draft([request.session for request in requests], [request.shape for request in requests])
+            outcomes = drafter.draft([request.session for request in requests], [request.shape for request in requests])
         except Exception as error:
+            if len(requests) == 1:
+                return [(requests[0], error)]
             log.debug("drafter %s: %s in a batch of %d", drafter.kind, type(error).__name__, len(requests))
-            return None
-        self._count_pass(drafter, trees)
-        return list(zip(requests, trees, strict=True))
-
-    def _one_by_one(
-        self, drafter: Drafter, requests: Sequence[QueueDraft], lost: list[Outcome]
-    ) -> list[tuple[QueueDraft, DraftTree]]:
-        drafted: list[tuple[QueueDraft, DraftTree]] = []
-        for request in requests:
-            try:
-                trees = drafter.draft([request.session], [request.shape])
-            except Exception as error:
-                lost.append(Failed(request.session, request.epoch, self._give_up(request.session, drafter, error)))
-            else:
-                self._count_pass(drafter, trees)
-                drafted.append((request, trees[0]))
-        return drafted
+            return [outcome for request in requests for outcome in self._together(drafter, [request])]
+        self._count_pass(drafter, [outcome for outcome in outcomes if isinstance(outcome, DraftTree)])
+        return list(zip(requests, outcomes, strict=True))
 
     def _count_pass(self, drafter: Drafter, trees: Sequence[DraftTree]) -> None:
         health = self.health[drafter.kind]
         health.passes += 1
         health.drafts += len(trees)
         health.draft_tokens += sum(len(tree) for tree in trees)
-        health.failures_in_a_row = 0
+        if trees:
+            health.failures_in_a_row = 0
 
     def _begin(self, drafter: Drafter, opening: OpenSession) -> None:
         self._bound[opening.session] = drafter
@@ -244,7 +239,7 @@ class DraftingDesk:
         drafter.open(opening.session, opening.first_row, opening.t_first)
 
     def _absorb(self, drafter: Drafter, rows: NewRows) -> None:
-        drafter.extend([rows])
+        extend_one(drafter, rows)
         self.health[drafter.kind].rows += len(rows.ids)
 
     def _end(self, drafter: Drafter, session: int) -> None:

@@ -6,6 +6,7 @@ import typer
 
 from starsd_edge.cli.bench_decode_options import BenchDecodeOptions
 from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
+from starsd_edge.cli.bench_hub_step_options import BenchHubStepOptions
 from starsd_edge.cli.bench_star_options import BenchStarOptions
 from starsd_edge.cli.bench_trace_options import BenchTraceOptions
 from starsd_edge.cli.commands import add_command
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     add_command(group, "decode", decode, BenchDecodeOptions)
     add_command(group, "drafts", drafts, BenchDraftsOptions)
+    add_command(group, "hub-step", hub_step, BenchHubStepOptions)
     add_command(group, "trace", trace, BenchTraceOptions)
     add_command(group, "star", star, BenchStarOptions)
     app.add_typer(group, name="bench")
@@ -67,6 +69,26 @@ def drafts(options: BenchDraftsOptions) -> None:
     with progress_lines() as progress:
         report, rows = DraftsBench(options, progress).run()
     show_rows(rows, Console(file=sys.stdout, width=80, highlight=False))
+    if options.json is not None:
+        write_report(options.json, report)
+
+
+def hub_step(options: BenchHubStepOptions) -> None:
+    """Measure how long a hub is busy with a request of each of so many targets at once, and its memory per row."""
+    import sys
+
+    from rich.console import Console
+
+    from starsd_edge.bench.figures import check_report_path, write_report
+    from starsd_edge.cli.bench_hub_step import HubStepBench
+    from starsd_edge.cli.bench_hub_step_table import show_steps
+    from starsd_edge.cli.bench_output import progress_lines
+
+    if options.json is not None:
+        check_report_path(options.json)
+    with progress_lines() as progress:
+        report, times, memory = HubStepBench(options, progress).run()
+    show_steps(report, times, memory, Console(file=sys.stdout, width=80, highlight=False))
     if options.json is not None:
         write_report(options.json, report)
 

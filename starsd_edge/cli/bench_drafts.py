@@ -129,10 +129,14 @@ class _Session:
     drafter: Drafter
 
     def extend(self, first_row: int, ids: Sequence[int], features: Features | None) -> None:
-        self.drafter.extend([NewRows(_SESSION, first_row, ids, features)])
+        from starsd_server.drafters.contract import extend_one
+
+        extend_one(self.drafter, NewRows(_SESSION, first_row, ids, features))
 
     def draft(self, shape: DraftShape) -> DraftTree:
-        return self.drafter.draft([_SESSION], [shape])[0]
+        from starsd_server.drafters.contract import draft_one
+
+        return draft_one(self.drafter, _SESSION, shape)
 
 
 def _require_fit(drafter: Drafter, target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -53,12 +54,24 @@ class BenchDraftsOptions:
     json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
 
     def __post_init__(self) -> None:
-        for tree in self.tree:
-            if _TREE.match(tree) is None:
-                raise UsageError(f"--tree takes NODESxDEPTHxBRANCHING, like 8x5x3, not {tree!r}")
+        tree_shapes(self.tree)
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
         """Nodes, depth and branching of each tree."""
-        matches = [_TREE.match(tree) for tree in self.tree]
-        return [(int(m[1]), int(m[2]), int(m[3])) for m in matches if m is not None]
+        return tree_shapes(self.tree)
+
+
+def tree_shapes(trees: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Nodes, depth and branching of trees as they are written.
+
+    Raises:
+        UsageError: one is not written as three numbers.
+    """
+    shapes = []
+    for tree in trees:
+        match = _TREE.match(tree)
+        if match is None:
+            raise UsageError(f"--tree takes NODESxDEPTHxBRANCHING, like 8x5x3, not {tree!r}")
+        shapes.append((int(match[1]), int(match[2]), int(match[3])))
+    return shapes

@@ -29,7 +29,7 @@ class DemoOptions:
         "smollm2-135m-fp32"
     )
     draft: Annotated[str, typer.Option(help="Bundle of the draft model.", autocompletion=bundle_names)] = (
-        "smollm2-135m-int8"
+        "smollm2-135m-eagle-int8"
     )
     targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="How many targets.")] = 3
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96

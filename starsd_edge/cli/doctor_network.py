@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from starsd_edge.bench.figures import Figure, label_of
-from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.machine import usable_cores
 from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bench.runs import WARM_UP_TOKENS, run_by_turns
 from starsd_edge.bench.verify_curve import SIZES, measure_verify
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.bundles.cache import bundle_names, cache_dir, find_bundle
+from starsd_edge.bundles.cache import bundle_names, find_bundle
 from starsd_edge.cli.bench_modes import OurMode, without_end
 from starsd_edge.cli.doctor import DoctorOptions
 from starsd_edge.cli.doctor_machine import CONNECT_S, DEVICE, hello_of, hub_address
-from starsd_edge.doctor.cache_files import MEASURED
-from starsd_edge.doctor.curve_store import CurveStore, KeptCurve, StoredCurve, curve_key
+from starsd_edge.cli.kept_curves import place_of
+from starsd_edge.doctor.curve_store import KeptCurve, StoredCurve
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.hub import check_welcome
 from starsd_edge.doctor.link import LinkFacts, Probes, check_link, link_figures, probe_link
@@ -144,10 +144,7 @@ class _NetworkChecks:
 
     def _curve(self, text: Sequence[int]) -> KeptCurve:
         """The one kept for this bundle on this machine, else a new one."""
-        store = CurveStore(cache_dir() / MEASURED)
-        machine = describe_machine(["onnxruntime"])
-        lasting = {name: machine[name] for name in ("cpu", "cores", "system", "versions")}
-        key = curve_key(self.target.bundle.manifest, lasting, self.threads)
+        store, key = place_of(self.target.bundle.manifest, self.threads)
         kept = None if self.options.remeasure else store.load(key)
         if kept is not None:
             return kept

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import bundle_kind
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
+from starsd_edge.heads.loading import AUTO, CPU
 
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter
 
 _EAGLE, _CAUSAL_LM = "eagle", "causal-lm"
+
+
+class HeadDevice(str, Enum):
+    """Devices that a head can be run on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class HeadPrecision(str, Enum):
+    """Numbers that a head can be run with."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 def drafter_kind(path: Path) -> str:
@@ -25,14 +44,19 @@ def drafter_kind(path: Path) -> str:
     return _EAGLE if bundle_kind(path) == DRAFT_KIND else _CAUSAL_LM
 
 
-def open_drafters(paths: Sequence[Path], max_sessions: int, threads: int | None) -> list[Drafter]:
+def open_drafters(
+    paths: Sequence[Path], max_sessions: int, threads: int | None, device: str = CPU, precision: str = AUTO
+) -> list[Drafter]:
     """A drafter for each bundle; those of one kind are numbered, so that a hub can tell them apart.
 
     Args:
         max_sessions: sequences that each holds state for at once.
         threads: of each engine, None for one per core.
+        device: of heads and models, as in `open_head`; models run on the CPU alone.
+        precision: of heads, as in `open_head`.
 
     Raises:
+        UsageError: a device or a precision that there is not.
         BundleError: no bundle, or a broken one.
         EngineError: a graph cannot be loaded.
     """
@@ -42,19 +66,22 @@ def open_drafters(paths: Sequence[Path], max_sessions: int, threads: int | None)
         kind = drafter_kind(path)
         seen[kind] += 1
         name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
-        make = _eagle if kind == _EAGLE else _causal_lm
-        drafters.append(make(path, max_sessions, threads, name))
+        if kind == _EAGLE:
+            drafters.append(_eagle(path, max_sessions, threads, name, device, precision))
+        else:
+            drafters.append(_causal_lm(path, max_sessions, threads, name, device))
     return drafters
 
 
-def _eagle(path: Path, max_sessions: int, threads: int | None, name: str) -> Drafter:
-    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle, open_head
+def _eagle(path: Path, max_sessions: int, threads: int | None, name: str, device: str, precision: str) -> Drafter:
+    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle
+    from starsd_edge.heads.loading import open_head
     from starsd_server.drafters.eagle import EagleDrafter
 
     bundle = load_draft_bundle(path)
     manifest = bundle.manifest
     return EagleDrafter(
-        open_head(bundle, threads),
+        open_head(bundle, threads, device, precision),
         draft_ids(bundle),
         manifest.fingerprint,
         manifest.accepts,
@@ -64,13 +91,13 @@ def _eagle(path: Path, max_sessions: int, threads: int | None, name: str) -> Dra
     )
 
 
-def _causal_lm(path: Path, max_sessions: int, threads: int | None, name: str) -> Drafter:
+def _causal_lm(path: Path, max_sessions: int, threads: int | None, name: str, device: str) -> Drafter:
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.runtime.loading import open_engine
     from starsd_server.drafters.causal_lm import CausalLmDrafter
 
     bundle = load_bundle(path)
     manifest = bundle.manifest
-    engine = open_engine(bundle, threads=threads)
+    engine = open_engine(bundle, CPU if device == AUTO else device, threads)
     tokenizer_fp = manifest.fingerprints.tokenizer_fp
     return CausalLmDrafter(engine, tokenizer_fp, manifest.model.tokenizer_size, max_sessions, name)

@@ -35,6 +35,7 @@ COMMAND_MODULES = (
     "monitor",
     "demo",
     "bench",
+    "plan",
     "doctor",
     "config",
 )

@@ -14,6 +14,8 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
+from starsd_edge.cli.drafters import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
@@ -22,6 +24,7 @@ from starsd_edge.errors import UsageError
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter
     from starsd_server.drafters.registry import DrafterRegistry
+    from starsd_server.keys import HubKey
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,9 @@ class RunDraftOptions:
     drafter: Annotated[DrafterKind | None, typer.Option(help="Default: what the BUNDLE is for; ngram without one.")] = (
         None
     )
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1"
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file or --keys.")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8317
     isolation: Annotated[
         Isolation, typer.Option(help="shared: one port for all targets; dedicated: a port of its own for each.")
@@ -78,6 +83,10 @@ class RunDraftOptions:
     ] = None
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
+    ] = None
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with a table per key: token-file, and weight or priority of its targets."),
     ] = None
     require_drafter: Annotated[
         bool,
@@ -92,12 +101,27 @@ class RunDraftOptions:
             "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
         ),
     ] = OrderPolicy.LATENCY
+    draft_shape: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|fixed:NODESxDEPTHxBRANCHING",
+            help="How large drafts are, within what targets ask for. auto: what gains most for each, shorter under "
+            "load, none where it does not pay.",
+        ),
+    ] = AUTO
     resume_grace: Annotated[float, typer.Option(min=0, help="Seconds that a session outlives its lost connection.")] = (
         30.0
     )
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
     ] = None
+    device: Annotated[HeadDevice, typer.Option(help="Where heads are run; auto takes a GPU where torch finds one.")] = (
+        HeadDevice.AUTO
+    )
+    draft_precision: Annotated[
+        HeadPrecision,
+        typer.Option(help="Of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
+    ] = HeadPrecision.AUTO
     log: LogOptions
 
     def __post_init__(self) -> None:
@@ -105,9 +129,12 @@ class RunDraftOptions:
             raise UsageError(f"--drafter {self.drafter.value} needs a model: starsd-edge run-draft BUNDLE")
         if self.drafter is DrafterKind.NGRAM and self.bundle:
             raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
+        if not self.bundle and (self.device is HeadDevice.CUDA or self.draft_precision is not HeadPrecision.AUTO):
+            raise UsageError("n-grams have no use for --device and --draft-precision: give a BUNDLE, or leave them out")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
+        parse_hub_shape("--draft-shape", self.draft_shape)
 
 
 def register(app: typer.Typer) -> None:
@@ -133,14 +160,23 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         token = None if options.token_file is None else read_token(options.token_file)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
-        drafting = DraftingSettings(options.policy.value, options.max_batch)
-        settings = HubSettings(DoorSettings(token=token, own_ports=own_ports), limits, drafting)
-        with bind(options.host, options.port, has_token=token is not None) as sock:
+        drafting = DraftingSettings(
+            options.policy.value, options.max_batch, parse_hub_shape("--draft-shape", options.draft_shape)
+        )
+        door = DoorSettings(token, _keys(options), own_ports=own_ports)
+        settings = HubSettings(door, limits, drafting)
+        with bind(options.host, options.port, has_token=bool(door.all_keys)) as sock:
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+
+
+def _keys(options: RunDraftOptions) -> tuple[HubKey, ...]:
+    from starsd_edge.cli.key_file import read_keys
+
+    return () if options.keys is None else read_keys(options.keys)
 
 
 def _own_ports(options: RunDraftOptions) -> range | None:
@@ -168,7 +204,9 @@ def _drafters(options: RunDraftOptions) -> list[Drafter]:
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    drafters = open_drafters(paths, options.max_sessions, options.threads)
+    drafters = open_drafters(
+        paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
+    )
     log.info("loaded %s", ", ".join(path.name for path in paths))
     return drafters
 

@@ -2,6 +2,8 @@
 
 manifest.json       this schema
 head.onnx           the layer and the output matrix, for ONNX Runtime, weights in head.onnx.data
+head.safetensors    the same tensors by our names, for torch; "lm_head.weight" only where its rows are not those of the
+                    embedding
 embedding.npy       float16 [V, H], the target's
 draft_ids.npy       int32 [draft vocabulary], the target's id of each guess
 """
@@ -18,14 +20,16 @@ import numpy.typing as npt
 
 from starsd_edge.bundles.bundle import check_listed_files, read_manifest
 from starsd_edge.errors import BundleError
-from starsd_edge.heads.engine import HeadEngine
 from starsd_edge.heads.spec import HeadSpec
 
 DRAFT_KIND: Literal["draft-head"] = "draft-head"
 GRAPH_NAME = "head.onnx"
 EMBEDDING_NAME = "embedding.npy"
 DRAFT_IDS_NAME = "draft_ids.npy"
-_NEEDED = (GRAPH_NAME, f"{GRAPH_NAME}.data", EMBEDDING_NAME, DRAFT_IDS_NAME)
+TENSORS_NAME = "head.safetensors"
+HEAD_GRAPH_REVISION = 2
+"""Raised whenever a graph of before no longer fits what runs it."""
+_NEEDED = (GRAPH_NAME, f"{GRAPH_NAME}.data", TENSORS_NAME, EMBEDDING_NAME, DRAFT_IDS_NAME)
 
 
 class DraftManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +54,8 @@ class DraftManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the head was trained, for people."""
     files: dict[str, str]
     """sha256 of every file of the bundle but this one."""
+    graph_revision: int = 1
+    """`HEAD_GRAPH_REVISION` of the exporter that made it."""
     head: str = ""
     """The head's directory, without its path."""
     target: str = ""
@@ -80,9 +86,15 @@ def load_draft_bundle(path: Path) -> DraftBundle:
     """Read a draft bundle and check that it is whole.
 
     Raises:
-        BundleError: missing, incomplete, altered (the file is named), or another kind of bundle.
+        BundleError: missing, incomplete, altered (the file is named), another kind of bundle, or made for another
+            version.
     """
     manifest = read_manifest(path, DraftManifest, DRAFT_KIND)
+    if manifest.graph_revision != HEAD_GRAPH_REVISION:
+        raise BundleError(
+            f"{path} holds a head of graph revision {manifest.graph_revision} and this version runs "
+            f"{HEAD_GRAPH_REVISION}: make the bundle again with `starsd-edge export MODEL --draft-head HEAD`"
+        )
     check_listed_files(path, manifest.files, _NEEDED)
     return DraftBundle(path, manifest)
 
@@ -94,28 +106,20 @@ def draft_ids(bundle: DraftBundle) -> npt.NDArray[np.int64]:
         BundleError: they are not ids of the target's vocabulary.
     """
     spec = bundle.manifest.spec
-    ids = _load(bundle.path / DRAFT_IDS_NAME, (spec.draft_vocab_size,)).astype(np.int64)
+    ids = np.array(_load(bundle.path / DRAFT_IDS_NAME, (spec.draft_vocab_size,)), dtype=np.int64)
     if ids.min() < 0 or ids.max() >= spec.vocab_size or len(np.unique(ids)) != len(ids):
         raise BundleError(f"{bundle.path / DRAFT_IDS_NAME} does not hold ids of the vocabulary: make the bundle again")
     return ids
 
 
-def open_head(bundle: DraftBundle, threads: int | None = None) -> HeadEngine:
-    """Load the head.
-
-    Args:
-        threads: of the runtime's pool, None for one per core.
+def embedding_rows(bundle: DraftBundle) -> npt.NDArray[np.float16]:
+    """float16 [V, H], mapped and not copied.
 
     Raises:
-        BundleError: a file does not fit the manifest.
-        EngineError: the graph cannot be loaded.
+        BundleError: the file does not fit the manifest.
     """
-    from starsd_edge.heads.onnx_engine import OnnxHeadEngine
-    from starsd_edge.runtime.onnx_engine import open_session
-
     spec = bundle.manifest.spec
-    embedding = _load(bundle.path / EMBEDDING_NAME, (spec.vocab_size, spec.hidden_size))
-    return OnnxHeadEngine(open_session(bundle.path / GRAPH_NAME, threads, False), spec, embedding)
+    return _load(bundle.path / EMBEDDING_NAME, (spec.vocab_size, spec.hidden_size))
 
 
 def _load(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:

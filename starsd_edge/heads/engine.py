@@ -1,9 +1,14 @@
-"""What runs a head: the contract that drafting rests on, whatever library multiplies."""
+"""What runs a head: the contract that drafting rests on, whatever library multiplies.
+
+One pass takes rows of several sequences. What works on single rows (nearly all of a head) sees them as one list without
+gaps; attention sees them by sequence, as B lines of equal length with spare places at their ends. K and V stay where
+the engine computes: it hands out their arrays, and nobody else looks into them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,44 +16,63 @@ import numpy.typing as npt
 from starsd_edge.heads.spec import HeadSpec
 
 Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+KvArray = Any
+"""Numbers of K or V, [..., rows, D], in the engine's memory: slices of it can be read from and assigned to."""
+
+MOST_CANDIDATES = 10
+"""Tokens that a pass gives below each row, where the head can guess so many."""
 
 
 @dataclass(frozen=True)
 class HeadRows:
-    """What goes into one pass: R rows on top of S that have run.
+    """What goes into one pass: T rows of B sequences, at most R of each, on top of S true ones and G guesses.
 
     Attributes:
-        ids: int64 [R], the token that follows each feature.
-        features: float32 [R, H], true or predicted.
-        positions: int64 [R], of the features.
-        keys, values: float32 [S, KV heads, D], of the rows before.
-        mask: bool [R, S + R]: which rows each row sees; itself always.
-        logits_rows: int64 [W], the rows whose logits are wanted.
+        ids: int64 [T], the token that follows each feature.
+        features: float32 [T, H], true or predicted.
+        positions: int64 [T], of the features.
+        slots: int64 [B, R], the row at each place of a line. Spare places repeat a row of the same sequence, so that
+            what is no number in one sequence stays there; a sequence without rows may repeat any.
+        places: int64 [T], the place of each row, counted through all lines.
+        keys, values: [B, KV heads, S, D], of true rows that have run; behind a line's own they are zero.
+        lengths: int64 [B], how many of them are each line's own: all its rows see these.
+        late_keys, late_values: [B, KV heads, G, D], of guesses that have run.
+        seen: bool [B, R, G + R]: which guesses, and which of these rows, each place sees; itself always.
+        wanted: int64 [W], the rows below which candidates are wanted.
     """
 
-    ids: npt.NDArray[np.int64]
+    ids: Ids
     features: Floats
-    positions: npt.NDArray[np.int64]
-    keys: Floats
-    values: Floats
-    mask: npt.NDArray[np.bool_]
-    logits_rows: npt.NDArray[np.int64]
+    positions: Ids
+    slots: Ids
+    places: Ids
+    keys: KvArray
+    values: KvArray
+    lengths: Ids
+    late_keys: KvArray
+    late_values: KvArray
+    seen: npt.NDArray[np.bool_]
+    wanted: Ids
 
 
 @dataclass(frozen=True)
 class HeadStep:
-    """What one pass over R rows gave.
+    """What one pass gave.
 
     Attributes:
-        predicted: float32 [R, H]: the feature after each row.
-        keys, values: float32 [R, KV heads, D]: of these rows; keys rotated.
-        logits: float32 [W, draft vocabulary]: of the rows that were asked for.
+        predicted: float32 [T, H], the feature after each row.
+        keys, values: [B, KV heads, R, D], of these rows, by place; keys rotated.
+        tokens: int64 [W, K], the likeliest below each wanted row, the lowest among equals first; numbers of the draft
+            vocabulary.
+        scores: float32 [W, K], their log-probabilities; no numbers where the head has overflown.
     """
 
     predicted: Floats
-    keys: Floats
-    values: Floats
-    logits: Floats
+    keys: KvArray
+    values: KvArray
+    tokens: Ids
+    scores: Floats
 
 
 class HeadEngine(Protocol):
@@ -57,6 +81,13 @@ class HeadEngine(Protocol):
     @property
     def spec(self) -> HeadSpec:
         """Its shape."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one number of K or V."""
+
+    def zeros(self, *shape: int) -> KvArray:
+        """Memory for K or V."""
 
     def forward(self, rows: HeadRows) -> HeadStep:
         """Run rows on top of those that have run."""

@@ -7,14 +7,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.heads.engine import HeadRows, HeadStep
+from starsd_edge.heads.engine import Floats, HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
 
 if TYPE_CHECKING:
     import onnxruntime
 
-INPUTS = ("embedded", "features", "position_ids", "past_keys", "past_values", "mask", "logits_idx")
-OUTPUTS = ("predicted", "new_keys", "new_values", "logits")
+INPUTS = (
+    "embedded",
+    "features",
+    "position_ids",
+    "slots",
+    "places",
+    "past_keys",
+    "past_values",
+    "lengths",
+    "late_keys",
+    "late_values",
+    "seen",
+    "wanted",
+)
+OUTPUTS = ("predicted", "new_keys", "new_values", "tokens", "scores")
 
 
 class OnnxHeadEngine:
@@ -30,15 +43,36 @@ class OnnxHeadEngine:
     ) -> None:
         self._session = session
         self._spec = spec
-        self._embedding = embedding
+        self._embedding = np.asarray(embedding)  # numpy reads from its class of mapped arrays several times slower
 
     @property
     def spec(self) -> HeadSpec:
         """See `HeadEngine`."""
         return self._spec
 
+    @property
+    def kv_bytes(self) -> int:
+        """See `HeadEngine`."""
+        return 4
+
+    def zeros(self, *shape: int) -> Floats:
+        """See `HeadEngine`."""
+        return np.zeros(shape, dtype=np.float32)
+
     def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
-        embedded = self._embedding[rows.ids].astype(np.float32)
-        inputs = (embedded, rows.features, rows.positions, rows.keys, rows.values, rows.mask, rows.logits_rows)
+        inputs = (
+            self._embedding[rows.ids].astype(np.float32),
+            rows.features,
+            rows.positions,
+            rows.slots,
+            rows.places,
+            rows.keys,
+            rows.values,
+            rows.lengths,
+            rows.late_keys,
+            rows.late_values,
+            rows.seen,
+            rows.wanted,
+        )
         return HeadStep(*self._session.run(OUTPUTS, dict(zip(INPUTS, inputs, strict=True))))

@@ -1,41 +1,81 @@
-"""A head run by torch: the reference of every other engine."""
+"""A head run by torch: the reference of every other engine, and what runs it on a GPU."""
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from starsd_edge.heads.engine import HeadRows, HeadStep
+from starsd_edge.heads.captured import Capture, CapturedPasses, PassInputs, PassOutputs
+from starsd_edge.heads.engine import MOST_CANDIDATES, HeadRows, HeadStep
 from starsd_edge.heads.spec import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
 
 
 class TorchHeadEngine:
-    """See `HeadEngine`."""
+    """See `HeadEngine`.
 
-    def __init__(self, head: TorchHead) -> None:
+    Args:
+        head: of one floating-point type, on one device.
+        candidates: given below each row.
+        capture: captures passes of few rows, to replay them; None runs all of them kernel by kernel.
+    """
+
+    def __init__(self, head: TorchHead, candidates: int = MOST_CANDIDATES, capture: Capture | None = None) -> None:
         self._head = head
+        self._count = min(candidates, head.spec.draft_vocab_size)
         self._dtype = head.lm_head_weight.dtype
+        self._device = head.lm_head_weight.device
+        self._run = self.run if capture is None else CapturedPasses(self.run, capture)
 
     @property
     def spec(self) -> HeadSpec:
         """See `HeadEngine`."""
         return self._head.spec
 
+    @property
+    def kv_bytes(self) -> int:
+        """See `HeadEngine`."""
+        return int(self._dtype.itemsize)
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        """See `HeadEngine`."""
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+
     def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
         with torch.inference_mode():
-            predicted, new_keys, new_values, logits = run_head(
-                self._head,
-                functional.embedding(torch.from_numpy(rows.ids), self._head.embed_weight),
-                torch.from_numpy(rows.features).to(self._dtype),
-                torch.from_numpy(rows.positions),
-                torch.from_numpy(rows.keys).to(self._dtype),
-                torch.from_numpy(rows.values).to(self._dtype),
-                torch.from_numpy(rows.mask),
-                torch.from_numpy(rows.logits_rows),
+            step = self._run(
+                PassInputs(
+                    ids=self._moved(rows.ids),
+                    features=self._moved(rows.features).to(self._dtype),
+                    positions=self._moved(rows.positions),
+                    slots=self._moved(rows.slots),
+                    places=self._moved(rows.places),
+                    keys=rows.keys,
+                    values=rows.values,
+                    lengths=self._moved(rows.lengths),
+                    late_keys=rows.late_keys,
+                    late_values=rows.late_values,
+                    seen=self._moved(rows.seen),
+                    wanted=self._moved(rows.wanted),
+                )
             )
-        return HeadStep(*(part.float().numpy() for part in (predicted, new_keys, new_values, logits)))
+            host = (part.cpu().numpy() for part in (step.predicted.float(), step.tokens, step.scores))
+            predicted, tokens, scores = host
+        return HeadStep(predicted, step.keys, step.values, tokens, scores)
+
+    def run(self, inputs: PassInputs) -> PassOutputs:
+        """`forward` on tensors, kernel by kernel."""
+        embedded = functional.embedding(inputs.ids, self._head.embed_weight)
+        predicted, keys, values, logits = run_head(self._head, embedded, *inputs[1:])
+        logits = logits.float()
+        tokens = _likeliest(logits, self._count)
+        return PassOutputs(predicted, keys, values, tokens, log_probabilities(logits, tokens))
+
+    def _moved(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
 
 
 def run_head(
@@ -43,29 +83,78 @@ def run_head(
     embedded: torch.Tensor,
     features: torch.Tensor,
     positions: torch.Tensor,
+    slots: torch.Tensor,
+    places: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    mask: torch.Tensor,
-    logits_rows: torch.Tensor,
+    lengths: torch.Tensor,
+    late_keys: torch.Tensor,
+    late_values: torch.Tensor,
+    seen: torch.Tensor,
+    wanted: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`HeadEngine.forward` on tensors, from embeddings [R, H]: predicted features, keys, values, logits."""
+    """`HeadEngine.forward` on tensors, from embeddings [T, H]: predicted features, keys, values, logits."""
     entered, residual = head.enter(embedded, features)
-    new_keys, new_values = head.keys_values(entered, positions)
-    attended = _attend(
-        head.queries(entered, positions), torch.cat((keys, new_keys)), torch.cat((values, new_values)), mask
+    new_keys, new_values = (_by_place(rows, slots) for rows in head.keys_values(entered, positions))
+    near_keys, near_values = torch.cat((late_keys, new_keys), dim=2), torch.cat((late_values, new_values), dim=2)
+    queries = _by_place(head.queries(entered, positions), slots)
+    mixed = _attend(queries, keys, values, lengths, near_keys, near_values, seen)
+    predicted = head.leave(residual, mixed.index_select(0, places))
+    return predicted, new_keys, new_values, head.logits(predicted.index_select(0, wanted))
+
+
+def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """float32 [W, K] of these tokens [W, K], of which the first is the likeliest, among float32 logits [W, V]."""
+    found = logits.gather(1, tokens)
+    best = found[:, :1]
+    scores: torch.Tensor = found - best - (logits - best).exp().sum(dim=-1, keepdim=True).log()
+    return scores
+
+
+def _likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """int64 [W, count] of float32 logits [W, V], the lowest id first among equals.
+
+    `torch.topk` does not say which of equals it takes, so there are none here: the bits of a float, read as an integer,
+    are in its order (mirrored below zero), and the id makes the lower half of each key.
+    """
+    bits = (logits + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    return torch.topk((ordered << 32) - ids, count).indices
+
+
+def _by_place(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """[B, heads, R, D] from rows [T, heads, D]."""
+    lines, places = slots.shape
+    return rows.index_select(0, slots.reshape(-1)).view(lines, places, *rows.shape[1:]).transpose(1, 2)
+
+
+def _attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    near_keys: torch.Tensor,
+    near_values: torch.Tensor,
+    seen: torch.Tensor,
+) -> torch.Tensor:
+    """[B * R, heads * D] from queries [B, heads, R, D].
+
+    True rows and guesses are multiplied apart and meet only in the softmax: to join them would copy all true rows once
+    for each pass.
+    """
+    lines, heads, places, width = queries.shape
+    kv_heads, far = keys.shape[1], keys.shape[2]
+    grouped = queries.reshape(lines, kv_heads, -1, width) * width**-0.5
+    least = torch.finfo(torch.float32).min
+    own = torch.arange(far, device=lengths.device)[None, :] < lengths[:, None]
+    far_scores = torch.where(own[:, None, None, :], torch.matmul(grouped, keys.transpose(2, 3)).float(), least)
+    near_scores = torch.matmul(grouped, near_keys.transpose(2, 3)).float()
+    near_scores = near_scores.view(lines, kv_heads, heads // kv_heads, places, near_keys.shape[2])
+    near_scores = torch.where(seen[:, None, None, :, :], near_scores, least).view(
+        lines, kv_heads, -1, near_keys.shape[2]
     )
-    predicted = head.leave(residual, attended)
-    return predicted, new_keys, new_values, head.logits(predicted[logits_rows])
-
-
-def _attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """[R, heads * D] from queries [R, heads, D] over keys and values [S + R, KV heads, D]."""
-    rows, heads, width = queries.shape
-    kv_heads = keys.shape[1]
-    grouped = queries.view(rows, kv_heads, heads // kv_heads, width).transpose(0, 1).reshape(kv_heads, -1, width)
-    scores = torch.matmul(grouped * width**-0.5, keys.permute(1, 2, 0)).float()
-    scores = scores.view(kv_heads, rows, heads // kv_heads, -1)
-    scores = torch.where(mask[None, :, None, :], scores, torch.finfo(torch.float32).min)
-    weights = scores.softmax(dim=-1).to(values.dtype).view(kv_heads, -1, keys.shape[0])
-    mixed = torch.matmul(weights, values.transpose(0, 1)).view(kv_heads, rows, heads // kv_heads, width)
-    return mixed.transpose(0, 1).reshape(rows, heads * width)
+    weights = torch.cat((far_scores, near_scores), dim=-1).softmax(dim=-1).to(values.dtype)
+    mixed = torch.matmul(weights[..., :far], values) + torch.matmul(weights[..., far:], near_values)
+    by_row = mixed.view(lines, heads, places, width).transpose(1, 2)
+    return by_row.reshape(lines * places, heads * width)

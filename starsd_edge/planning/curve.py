@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+ROW_SHARE = 0.03
+"""Of a pass over one row, what each further one costs where nobody has measured it."""
+
 
 @dataclass(frozen=True)
 class VerifyCurve:
@@ -32,6 +35,21 @@ class VerifyCurve:
         sizes = sorted(passes)
         least = accumulate((min(passes[rows]) for rows in sizes), max)
         return cls(dict(zip(sizes, least, strict=True)))
+
+    @classmethod
+    def of_rounds(cls, seconds: Mapping[int, float]) -> VerifyCurve:
+        """From the times of whatever widths were seen, at least one: none above that of a greater width, and where only
+        one was seen, or none of 1, `ROW_SHARE` for each row more or less.
+        """
+        widths = sorted(seconds)
+        times = [*accumulate((seconds[rows] for rows in reversed(widths)), min)][::-1]
+        points = dict(zip(widths, times, strict=True))
+        plain_s = times[0] / (1 + ROW_SHARE * (widths[0] - 1))
+        points[1] = plain_s
+        if len(points) == 1 or len(widths) == 1:
+            beyond = 2 * widths[-1]
+            points[beyond] = plain_s * (1 + ROW_SHARE * (beyond - 1))
+        return cls(points)
 
     def at(self, rows: float) -> float:
         """Seconds of a pass over this many rows: on the line between its neighbours, or on the last one drawn on."""

@@ -16,13 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_cost import DraftCost
 from starsd_edge.planning.survival import Guesses
+from starsd_edge.protocol.shape_reasons import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
-
-BEST = "best"
-LOAD = "load"
-NOT_PAYING = "not_paying"
+from starsd_edge.telemetry.service_model import ServiceCost
 
 NOTHING = DraftShape(0, 0)
 
@@ -89,7 +86,13 @@ class Choice:
     gain: float
 
 
-def rungs(wish: Wish, cost: DraftCost) -> list[Rung]:
+def pass_seconds(cost: ServiceCost, shape: DraftShape, batch: float) -> float:
+    """S(b) of this shape."""
+    shared_s, each_s = cost.line(shape)
+    return shared_s + batch * each_s
+
+
+def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
     """For each depth from 1 on, the number of nodes that serves this target best by itself."""
     limit = wish.limit
     verify_s = [wish.verify.at(rows) for rows in range(limit.max_nodes + 2)]
@@ -100,18 +103,18 @@ def rungs(wish: Wish, cost: DraftCost) -> list[Rung]:
         at_depth = []
         for nodes in range(depth, len(accepted)):
             shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
-            draft_s = cost.seconds(1, shape)
+            draft_s = pass_seconds(cost, shape, 1)
             at_depth.append(Rung(shape, 1 + accepted[nodes], wish.rest_s + verify_s[nodes + 1], draft_s, draft_s))
         ladder.append(max(at_depth, key=lambda rung: rung.rate))
     return ladder
 
 
-def _in_batch(rung: Rung, cost: DraftCost, batch: int) -> Rung:
-    draft_s = cost.seconds(batch, rung.shape)
+def _in_batch(rung: Rung, cost: ServiceCost, batch: int) -> Rung:
+    draft_s = pass_seconds(cost, rung.shape, batch)
     return Rung(rung.shape, rung.tokens, rung.return_s, draft_s, draft_s / batch)
 
 
-def best_alone(wish: Wish, cost: DraftCost) -> Choice:
+def best_alone(wish: Wish, cost: ServiceCost) -> Choice:
     """What serves a target best that has the hub to itself; nothing where plain decoding is as fast."""
     best = max(rungs(wish, cost), key=lambda rung: rung.rate, default=None)
     if best is None or best.rate * wish.plain_s <= 1:
@@ -119,7 +122,7 @@ def best_alone(wish: Wish, cost: DraftCost) -> Choice:
     return Choice(best.shape, BEST, best.rate * wish.plain_s)
 
 
-def share_hub(wishes: Sequence[Wish], cost: DraftCost, max_batch: int) -> list[Choice]:
+def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[Choice]:
     """What each target gets of a hub that drafts for all of them, in batches of at most `max_batch`."""
     singly = [rungs(wish, cost) for wish in wishes]
     ladders: list[list[Rung]] = []

@@ -1,11 +1,12 @@
 """The draft shape of one session over time: what is learnt from its rounds, and how slowly it is changed.
 
 A choice (see `draft_shape`) is a wish; the shape follows it by at most one level in `PATIENCE_ROUNDS` rounds, and only
-where the wish has stood on the same side for `STEADY_ROUNDS` of them. Rounds count when they were judged, so a timeout,
+where the wish has stood on the same side for some of them. Rounds count when they were judged, so a timeout,
 which is judged by nothing, changes nothing by itself; times are taken as medians, so one that is far off does not, too.
 
-Speculation that does not pay ends at once when that long was waited, and begins again after a gap of tokens that grows
-with each trial that fails. A trial believes little of what was known, so that a few rounds decide.
+The first choice is taken as it is, once as many rounds were judged. Speculation that does not pay ends at once when
+that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial is of one
+level, which costs least, and believes little of what was known, so that a few rounds decide.
 """
 
 from __future__ import annotations
@@ -16,27 +17,26 @@ from collections.abc import Sequence
 from copy import copy
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import NOT_PAYING, NOTHING, Choice, Wish
-from starsd_edge.planning.survival import Step, SurvivalEstimator
+from starsd_edge.planning.draft_shape import NOTHING, Choice, Wish
+from starsd_edge.planning.survival import SurvivalEstimator
+from starsd_edge.protocol.draft_record import Step
+from starsd_edge.protocol.shape_reasons import FIRST, NOT_PAYING, TRIAL
 from starsd_edge.speculation.tree import DraftShape
 
 PATIENCE_ROUNDS = 8
 STEADY_ROUNDS = 4
+_STEADY_ROUNDS = {NOT_PAYING: 1}
+"""Where each further round is a loss, one that confirms it is enough."""
 FIRST_GAP_TOKENS = 32
 MOST_GAP_TOKENS = 1024
 _RECENT = 9
-
-TRIAL = "trial"
-"""Drafts again, to see whether it pays by now."""
-FIRST = "first"
-"""Nothing is known of this target yet: what it asks for."""
 
 
 class ShapeController:
     """One session. Pure: times and counts come from outside.
 
     Attributes:
-        why: the reason of the present shape: one of `draft_shape`'s, `TRIAL` or `FIRST`.
+        why: the reason of the present shape, one of `shape_reasons`.
         gain: expected of it, over plain decoding; 0 while unknown.
     """
 
@@ -50,7 +50,6 @@ class ShapeController:
         self._side = 0
         self._gap_tokens = FIRST_GAP_TOKENS
         self._off_tokens: int | None = None
-        self._last_depth = 1
         self._rest_s: deque[float] = deque(maxlen=_RECENT)
 
     def successor(self) -> ShapeController:
@@ -88,6 +87,8 @@ class ShapeController:
         """The newest wish. The shape follows when it may; what is off stays so until its gap ends."""
         if self._off_tokens is not None:
             return
+        if self._shape is None and self._since_change < PATIENCE_ROUNDS:
+            return
         self.gain = choice.gain
         if self._shape is None:
             self._move_to(choice.shape, choice)
@@ -97,19 +98,19 @@ class ShapeController:
             self._side, self._same_side = side, 0
         if side == 0:
             self._settle(choice)
-        elif self._since_change >= PATIENCE_ROUNDS and self._same_side >= STEADY_ROUNDS:
+        elif self._since_change >= PATIENCE_ROUNDS and self._same_side >= _STEADY_ROUNDS.get(choice.why, STEADY_ROUNDS):
             self._step(choice, side)
 
     def shape(self, asked: DraftShape) -> DraftShape:
         """What to draft where this much was asked for."""
         if self._off_tokens is not None:
             return NOTHING
-        if self._shape is None:
-            return asked
-        branching = max(1, min(asked.branching, self._shape.branching))
-        return DraftShape(self._shape.max_nodes, self._shape.max_depth, branching).clamp(
-            asked.max_nodes, asked.max_depth
-        )
+        return asked if self._shape is None else self._shape.within(asked)
+
+    @property
+    def present(self) -> DraftShape | None:
+        """The shape now; None while it is what the target asks for."""
+        return NOTHING if self._off_tokens is not None else self._shape
 
     def _step(self, choice: Choice, side: int) -> None:
         assert self._shape is not None  # noqa: S101 (`choose` has seen to it)
@@ -141,7 +142,6 @@ class ShapeController:
 
     def _turn_off(self, choice: Choice) -> None:
         """What fails its trial waits twice as long for the next; what leaves because of others does not."""
-        self._last_depth = 1 if self._shape is None else self._shape.max_depth
         self._off_tokens = 0
         if self.why == TRIAL and choice.why == NOT_PAYING:
             self._gap_tokens = min(2 * self._gap_tokens, MOST_GAP_TOKENS)
@@ -150,7 +150,7 @@ class ShapeController:
         if self.why == NOT_PAYING:
             self.survival.doubt()
         self._off_tokens = None
-        self._shape = DraftShape(self._last_depth, self._last_depth)
+        self._shape = DraftShape(1, 1)
         self.why = TRIAL
         self._since_change = self._same_side = self._side = 0
 

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from starsd_edge.protocol.draft_record import Step
+
 FIRST_SURVIVAL = 0.6
 """Expected of a drafter of which nothing is known yet: speculation begins where it would pay at that."""
 FIRST_RATIO = 0.25
@@ -25,19 +27,6 @@ _MEMORY_ROUNDS = 64
 _PRIOR_ROUNDS = 2.0
 MAX_LEVELS = 64
 MAX_RANKS = 16
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a judged round met at one level.
-
-    Attributes:
-        offered: children that the tree offered there, at least 1.
-        rank: of the child that came true, from 1; 0 where none did.
-    """
-
-    offered: int
-    rank: int
 
 
 @dataclass(frozen=True)

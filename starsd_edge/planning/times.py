@@ -10,8 +10,8 @@ from functools import cached_property
 from random import Random
 from typing import Protocol
 
-from starsd_edge.planning.draft_cost import DraftCost
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.service_model import ServiceCost, size_of
 
 
 class Times(Protocol):
@@ -82,12 +82,12 @@ class ServiceTimes(Protocol):
 class ModelService:
     """From a model of the cost, with a coefficient of variation as in `GammaTimes`."""
 
-    cost: DraftCost
+    cost: ServiceCost
     variation: float = 0.0
 
     def mean_s(self, shapes: Sequence[DraftShape]) -> float:
         """See `ServiceTimes`."""
-        return self.cost.together(shapes)
+        return self.cost.predict(size_of(shapes))
 
     def draw(self, shapes: Sequence[DraftShape], random: Random) -> float:
         """See `ServiceTimes`."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starsd_edge.protocol.messages import Draft
+from starsd_edge.speculation.tree import ROOT
 
 RECENT_WAITS = 128
 
@@ -44,8 +45,9 @@ class DraftRecord:
         self.nodes += nodes
         self.waits_us.append(queue_us)
 
-    def judge(self, accepted: int, offered: int) -> None:
-        """What followed is known; see `follow`."""
+    def judge(self, steps: Sequence[Step]) -> None:
+        """What followed is known; see `walk`."""
+        offered, accepted = len(steps), sum(step.rank > 0 for step in steps)
         self.judged += 1
         self.accepted += accepted
         missing = offered - len(self.level_trials)
@@ -57,19 +59,33 @@ class DraftRecord:
             self.level_hits[level] += 1
 
 
-def follow(draft: Draft, emitted: Sequence[int]) -> tuple[int, int]:
-    """Walk the tokens emitted after the root down a tree: length of the path that they take, and the levels at which
-    the tree offered something for them.
+@dataclass(frozen=True)
+class Step:
+    """What a judged draft met at one level of the path that came true.
 
-    Preorder puts every node behind its parent, so one pass finds the path.
+    Attributes:
+        offered: children that the tree offered there, at least 1.
+        rank: of the child that came true, from 1; 0 where none did.
     """
-    accepted = offered = 0
-    node = -1
-    for index, (token, parent) in enumerate(zip(draft.ids, draft.parents, strict=True)):
-        if parent != node or accepted == len(emitted):
-            continue
-        offered = accepted + 1
-        if token == emitted[accepted]:
-            node = index
-            accepted += 1
-    return accepted, offered
+
+    offered: int
+    rank: int
+
+
+def walk(draft: Draft, emitted: Sequence[int]) -> list[Step]:
+    """Walk the tokens emitted after the root down a tree: what it offered for each, until it has none or they end."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(draft.parents):
+        children.setdefault(parent, []).append(node)
+    steps: list[Step] = []
+    node = ROOT
+    for token in emitted:
+        offered = children.get(node)
+        if offered is None:
+            break
+        rank = next((rank for rank, child in enumerate(offered, 1) if draft.ids[child] == token), 0)
+        steps.append(Step(len(offered), rank))
+        if not rank:
+            break
+        node = offered[rank - 1]
+    return steps

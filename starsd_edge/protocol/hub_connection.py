@@ -23,7 +23,7 @@ from starsd_edge.protocol.codes import (
     UNKNOWN_SESSION,
 )
 from starsd_edge.protocol.counters import WireCounters
-from starsd_edge.protocol.draft_record import DraftRecord, follow
+from starsd_edge.protocol.draft_record import DraftRecord, walk
 from starsd_edge.protocol.features import read_features
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
@@ -41,6 +41,7 @@ from starsd_edge.protocol.hub_actions import (
 )
 from starsd_edge.protocol.hub_handshake import Terms, shake_hands
 from starsd_edge.protocol.hub_sessions import HubSession, Pending, SessionTable
+from starsd_edge.protocol.hub_shapes import ShapeChooser
 from starsd_edge.protocol.messages import (
     Close,
     Closed,
@@ -82,6 +83,7 @@ class HubState:
     table: SessionTable
     own_port: Callable[[str], OwnPort | Refusal] | None
     waiting_bytes: Callable[[str], int]
+    shapes: ShapeChooser
     warm: set[str] = field(default_factory=set)
     connections: dict[HubConnection, None] = field(default_factory=dict)
     """Welcomed and not given up, in the order of their coming."""
@@ -332,8 +334,10 @@ class HubConnection:
             text = f"base_len is {message.base_len}, but with the rows of this request the session has {session.rows}"
             return self._refuse(ProtocolError(BASE_LEN, text), tag=message.tag, epoch=message.epoch)
         asked = DraftShape(message.max_nodes, message.max_depth, message.branching)
-        shape = session.terms.clamp(asked, message.base_len)
         self._judge(session)
+        shape = session.terms.clamp(asked, message.base_len)
+        if shape.max_nodes and shape.max_depth:
+            shape = self._hub.shapes.choose(session.key, self, message.base_len, shape)
         returned_s = session.returned(now)
         session.add_request(message.epoch, Pending(message.base_len, shape, now))
         if shape.max_nodes == 0 or shape.max_depth == 0:
@@ -348,9 +352,11 @@ class HubConnection:
         draft = session.answered
         if draft is None:
             return
-        accepted, offered = follow(draft, session.rows_from(draft.base_len, len(draft.ids)))
+        steps = walk(draft, session.rows_from(draft.base_len, len(draft.ids)))
         for record in (self.record, self._hub.record):
-            record.judge(accepted, offered)
+            record.judge(steps)
+        if steps:
+            self._hub.shapes.judged(session.key, steps)
 
     def _close(self, message: Close) -> list[HubAction]:
         session = self._hub.table.owned(message.tag, self.owner)

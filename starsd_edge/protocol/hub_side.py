@@ -30,6 +30,7 @@ from starsd_edge.protocol.hub_actions import (
 )
 from starsd_edge.protocol.hub_connection import HubConnection, HubState
 from starsd_edge.protocol.hub_sessions import SessionTable
+from starsd_edge.protocol.hub_shapes import AsAsked, ShapeChooser
 from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
 from starsd_edge.speculation.tree import DraftTree
 
@@ -64,6 +65,7 @@ class HubProtocol:
         new_tag: Callable[[], bytes],
         own_port: Callable[[str], OwnPort | Refusal] | None = None,
         waiting_bytes: Callable[[str], int] = lambda owner: 0,
+        shapes: ShapeChooser | None = None,
     ) -> None:
         """Args:
         hub_id: instance id, new at every start.
@@ -71,8 +73,11 @@ class HubProtocol:
         new_tag: 128 secret random bits.
         own_port: finds a port of its own for a target with this key; None: all targets stay where they come in.
         waiting_bytes: memory of the features that were fed for this key and that no drafter has taken yet.
+        shapes: decides how large drafts are; None: as targets ask.
         """
-        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag), own_port, waiting_bytes)
+        self._state = HubState(
+            hub_id, offer, limits, SessionTable(new_tag), own_port, waiting_bytes, shapes or AsAsked()
+        )
 
     @property
     def counters(self) -> WireCounters:

@@ -30,6 +30,9 @@ MAX_TREE_NODES = 1024
 """Most nodes in one DRAFT, whatever the target's own limit."""
 MAX_PROBE_BYTES = 256 << 10
 """Most bytes of one PROBE, and of the PROBED that answers it."""
+MAX_WIDTHS = 16
+"""Most kinds of rounds in one REPORT."""
+MAX_PASS_US = 60_000_000
 TAG_BYTES = 16
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -43,6 +46,8 @@ Reason = Annotated[str, Meta(max_length=32, pattern=r"^[a-z_]*\Z")]
 Ticket = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9_-]*\Z")]
 Tag = Annotated[bytes, Meta(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 RowIds = Annotated[list[TokenId], Meta(max_length=MAX_ROWS)]
+Widths = Annotated[list[Annotated[int, Meta(ge=1, le=MAX_TREE_NODES + 1)]], Meta(max_length=MAX_WIDTHS)]
+PassTimes = Annotated[list[Annotated[int, Meta(ge=1, le=MAX_PASS_US)]], Meta(max_length=MAX_WIDTHS)]
 ProbeBytes = Annotated[bytes, Meta(max_length=MAX_PROBE_BYTES)]
 NodeIds = Annotated[list[TokenId], Meta(max_length=MAX_TREE_NODES)]
 NodeParents = Annotated[list[Annotated[int, Meta(ge=-1, lt=MAX_TREE_NODES)]], Meta(max_length=MAX_TREE_NODES)]
@@ -260,6 +265,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Why the last round used no draft of the hub: one of the reasons below, empty when it did. At most 32 lower-case
     letters and underscores.
     """
+    pass_rows: Widths | None = None
+    """Rows of recent verify passes, the root included: some of those that there were, each once."""
+    pass_us: PassTimes | None = None
+    """For each of them, what such a round usually takes the target itself, without its waiting for the hub."""
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True, tag=8):

@@ -9,6 +9,9 @@ LATE = "late"
 SILENT = "silent"
 CLOSED = "closed"
 EMPTY = "empty"
+POOR = "poor"
+TIMED = "timed"
+LOCAL = "local"
 IDLE = "idle"
 
 MEANINGS = {
@@ -16,5 +19,8 @@ MEANINGS = {
     SILENT: "the hub does not answer",
     CLOSED: "the hub has no session for it: away, warming, or it refused",
     EMPTY: "the hub had no guess",
+    POOR: "the guesses come true too rarely to pay for their checking",
+    TIMED: "a plain step was timed, to see whether guesses pay",
+    LOCAL: "the target's own guesses are worth more than the hub's",
     IDLE: "no answer is in progress",
 }

@@ -38,6 +38,11 @@ class DraftShape:
             max(0, min(self.max_nodes, max_nodes)), max(0, min(self.max_depth, max_depth)), self.branching
         )
 
+    def within(self, other: DraftShape) -> DraftShape:
+        """The same shape, no larger in anything than another one."""
+        branching = max(1, min(self.branching, other.branching))
+        return DraftShape(self.max_nodes, self.max_depth, branching).clamp(other.max_nodes, other.max_depth)
+
 
 @dataclass(frozen=True, eq=False)
 class DraftTree:
@@ -169,12 +174,15 @@ class DraftTree:
         within = self.depths <= max_depth
         if branching is not None:
             within &= self._likeliest(branching)
-        keep = np.flatnonzero(within)[: max(0, max_nodes)]
-        if len(keep) == len(self):
+        return self.only(np.flatnonzero(within)[: max(0, max_nodes)])
+
+    def only(self, nodes: npt.NDArray[np.intp]) -> DraftTree:
+        """The tree of these nodes (ascending, parents included), renumbered."""
+        if len(nodes) == len(self):
             return self
         renumber = np.full(len(self) + 1, ROOT, dtype=np.int32)
-        renumber[keep] = np.arange(len(keep))
-        return DraftTree(self.tokens[keep], renumber[self.parents[keep]])
+        renumber[nodes] = np.arange(len(nodes))
+        return DraftTree(self.tokens[nodes], renumber[self.parents[nodes]])
 
     def _likeliest(self, branching: int) -> npt.NDArray[np.bool_]:
         """bool [n]: nodes that are, like all their ancestors, among the first so many children of their parents."""

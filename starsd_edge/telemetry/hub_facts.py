@@ -132,6 +132,8 @@ class TargetReport:
     verify_us: Total = 0
     wait_us: Total = 0
     why_off: Label = ""
+    pass_rows: Levels | None = None
+    pass_us: Levels | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,25 @@ class Judgement:
     accepted: Total = 0
     level_trials: Levels = field(default_factory=list)
     level_hits: Levels = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ShapeFacts:
+    """How large the drafts of a target are, and why; of its session that asked last.
+
+    Attributes:
+        why: one of `protocol.shape_reasons`; "" where the hub chooses no shapes.
+        nodes, depth, branching: at most; 0 while it is what the target asks for.
+        gain: expected over plain decoding; 0 while unknown.
+        survival: by level, how often the likeliest guess comes true where the path has come so far.
+    """
+
+    why: Label = ""
+    nodes: Total = 0
+    depth: Total = 0
+    branching: Total = 0
+    gain: Measure = 0.0
+    survival: Annotated[list[Measure], Meta(max_length=1024)] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -194,6 +215,7 @@ class TargetFacts:
         report: None from a target that has sent none.
         port: of the hub's, the one it is connected to; 0 where that is not known.
         latency: of its rounds.
+        shape: of its drafts.
     """
 
     target: Label
@@ -214,6 +236,7 @@ class TargetFacts:
     report: TargetReport | None = None
     port: Total = 0
     latency: LatencyFacts = field(default_factory=LatencyFacts)
+    shape: ShapeFacts = field(default_factory=ShapeFacts)
 
 
 @dataclass(frozen=True)

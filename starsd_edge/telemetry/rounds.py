@@ -6,6 +6,7 @@ draft tokens only, `tokens_per_round` also the bonus token that the target itsel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HUB = "hub"
@@ -31,6 +32,8 @@ class Round:
         verify_s: of it, the target's forward pass.
         wait_s: of it, waiting for the hub's draft.
         draft_s: what the hub's drafter took for the draft used; on its machine, partly beside this round.
+        why_off: why there was no draft, or none of the hub: one of `starsd_edge.protocol.reasons`, empty where all is
+            as it should be.
     """
 
     origin: str = NONE
@@ -45,6 +48,7 @@ class Round:
     verify_s: float = 0.0
     wait_s: float = 0.0
     draft_s: float = 0.0
+    why_off: str = ""
 
 
 @dataclass
@@ -65,6 +69,8 @@ class RoundStats:
     wait_s: float = 0.0
     by_origin: dict[str, int] = field(default_factory=dict)
     """Rounds by what drafted for them."""
+    why_off: dict[str, int] = field(default_factory=dict)
+    """Rounds without a draft (of the hub, where there is one) by the reason for it."""
     level_trials: list[int] = field(default_factory=list)
     """Rounds in which level k + 1 was offered below an accepted path of length k."""
     level_hits: list[int] = field(default_factory=list)
@@ -82,7 +88,9 @@ class RoundStats:
         self.round_s += done.round_s
         self.verify_s += done.verify_s
         self.wait_s += done.wait_s
-        self.by_origin[done.origin] = self.by_origin.get(done.origin, 0) + 1
+        _count(self.by_origin, {done.origin: 1})
+        if done.why_off:
+            _count(self.why_off, {done.why_off: 1})
         self._count_levels([1] * done.levels_offered, [1] * done.accepted)
 
     def merge(self, other: RoundStats) -> None:
@@ -97,8 +105,8 @@ class RoundStats:
         self.round_s += other.round_s
         self.verify_s += other.verify_s
         self.wait_s += other.wait_s
-        for origin, rounds in other.by_origin.items():
-            self.by_origin[origin] = self.by_origin.get(origin, 0) + rounds
+        _count(self.by_origin, other.by_origin)
+        _count(self.why_off, other.why_off)
         self._count_levels(other.level_trials, other.level_hits)
 
     def _count_levels(self, trials: list[int], hits: list[int]) -> None:
@@ -141,6 +149,11 @@ class RoundStats:
     def bytes_down_per_round(self) -> float:
         """Bytes from the hub per round: all drafts, used or not."""
         return _ratio(self.bytes_down, self.rounds)
+
+
+def _count(sums: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, rounds in more.items():
+        sums[name] = sums.get(name, 0) + rounds
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from starsd_edge.protocol.reasons import MEANINGS
 from starsd_edge.telemetry.rounds import HUB, NGRAM, NONE, RoundStats
 from starsd_edge.telemetry.rtt import TcpRtt
 
@@ -78,6 +79,7 @@ class Figures:
             "survival": [round(share, 4) for share in stats.survival],
             "draft_share": round(stats.draft_share, 4),
             "rounds_by_drafter": {origin: stats.by_origin.get(origin, 0) for origin in (HUB, NGRAM, NONE)},
+            "rounds_off": dict(stats.why_off),
             "late_drafts_used": stats.late,
             "bytes_up_per_round": round(stats.bytes_up_per_round, 1),
             "bytes_down_per_round": round(stats.bytes_down_per_round, 1),
@@ -100,6 +102,7 @@ class Figures:
             ("tokens_per_round", f"{stats.tokens_per_round:.2f}"),
             ("rounds", f"{stats.rounds}, {stats.draft_share:.0%} with a draft: {_origins(stats, link)}"),
         ]
+        lines += [("off", _off(reason, stats)) for reason in stats.why_off]
         if stats.survival:
             lines.append(("survival by level", " ".join(f"{share:.2f}" for share in stats.survival)))
         if link.connections:
@@ -117,6 +120,11 @@ def _per_round_ms(seconds: float, stats: RoundStats) -> float:
 def _origins(stats: RoundStats, link: LinkFigures) -> str:
     names = {HUB: f"hub ({link.drafter})" if link.drafter else "hub", NGRAM: "local ngram", NONE: "none"}
     return ", ".join(f"{names[origin]} {stats.by_origin.get(origin, 0)}" for origin in (HUB, NGRAM, NONE))
+
+
+def _off(reason: str, stats: RoundStats) -> str:
+    count = stats.why_off[reason]
+    return f"{reason} in {count} {'round' if count == 1 else 'rounds'}: {MEANINGS[reason]}"
 
 
 def _round_trip(link: LinkFigures) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
 from tests.support.command_line import CommandLine
-from tests.support.tiny_eagle3 import TinyEagle3
+
+if TYPE_CHECKING:
+    from tests.support.tiny_eagle3 import TinyEagle3
 
 pytestmark = pytest.mark.export
 
@@ -45,4 +48,5 @@ def test_one_export_makes_one_bundle(cli: CommandLine, tiny_eagle3: TinyEagle3) 
     line = cli.refused("export", tiny_eagle3.checkpoint, "--draft-head", head, "--features-for", head)
     assert "run export once with each" in line
     ended = cli("export", tiny_eagle3.checkpoint, "--features-for", "missing")
-    assert (ended.code, ended.err.splitlines()[-1].startswith("error: no head at missing: ")) == (1, True)
+    assert ended.code != 0
+    assert ended.err.splitlines()[-1].startswith("error: no head at missing: ")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from starsd_edge.cli.drafters import open_drafters
-from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.sampling import SamplingParams
@@ -20,6 +19,7 @@ from starsd_jetson.drafting import Draft
 from starsd_server.drafters.contract import Drafter
 from tests.support.drafter_source import DrafterDrafts
 from tests.support.exactness import EXCEPTIONS, Bench, Case, mismatches
+from tests.support.random_heads import feed, tree_of
 from tests.support.tiny_eagle3 import PROMPTS, TinyEagle3
 
 pytestmark = pytest.mark.export
@@ -104,8 +104,8 @@ class Compared(DrafterDrafts):
         fresh = 10_000 + self.compared
         ids = [token for part, _ in self._rows_seen for token in part]
         self._drafter.open(fresh, 0, 0)
-        self._drafter.extend([NewRows(fresh, 0, ids, np.concatenate([part for _, part in self._rows_seen]))])
-        assert self._drafter.draft([fresh], [self._shape])[0] == draft.tree
+        feed(self._drafter, fresh, 0, ids, np.concatenate([part for _, part in self._rows_seen]))
+        assert tree_of(self._drafter, fresh, self._shape) == draft.tree
         self._drafter.close(fresh)
         self.compared += 1
         return draft

@@ -19,7 +19,7 @@ from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.decoder import Answer
 from starsd_server.drafters.causal_lm import CausalLmDrafter
-from starsd_server.drafters.contract import Drafter
+from starsd_server.drafters.contract import Drafter, Failures
 from starsd_server.drafters.ngram import NgramDrafter
 from tests.support.decoding import WORDS, Plain, request
 from tests.support.draft_sources import future
@@ -78,9 +78,10 @@ class Teller:
     def close(self, session: int) -> int:
         return len(self._texts.pop(session))
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
         for rows in batch:
             self._texts[rows.session].extend(rows.ids)
+        return {}
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         self._drafts += 1

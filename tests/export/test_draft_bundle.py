@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
+
 from starsd_edge.bundles.bundle import load_bundle  # noqa: E402
 from starsd_edge.bundles.fingerprints import feature_fingerprint  # noqa: E402
 from starsd_edge.errors import BundleError, UsageError  # noqa: E402
-from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle, open_head  # noqa: E402
-from starsd_edge.heads.engine import HeadRows  # noqa: E402
+from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle  # noqa: E402
+from starsd_edge.heads.engine import HeadEngine, HeadStep  # noqa: E402
+from starsd_edge.heads.loading import open_head  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
+from starsd_edge.heads.torch_loading import open_torch_head, read_tensors  # noqa: E402
 from starsd_export.checkpoint import open_checkpoint  # noqa: E402
+from starsd_export.draft_heads import shipped_heads  # noqa: E402
 from starsd_export.draft_heads.bundle import export_draft_bundle, write_public  # noqa: E402
+from starsd_export.draft_heads.shipped_heads import HEAD_JSON, why_make_shipped  # noqa: E402
 from starsd_export.draft_heads.trained import (  # noqa: E402
-    FROM_TARGET,
-    HEAD_JSON,
-    HeadRecord,
     TrainedHead,
     read_trained,
     write_trained,
 )
-from starsd_export.training.pipeline import head_spec  # noqa: E402
+from tests.support.random_heads import line_of  # noqa: E402
+from tests.support.small_head import DRAFT_VOCABULARY, write_small_head  # noqa: E402
 from tests.support.tiny_llama import tiny_model, write_safetensors  # noqa: E402
-
-DRAFT_VOCABULARY = 96
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +44,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def head(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A head of random weights, for every third token of the target."""
-    spec = head_spec(tiny_model(), DRAFT_VOCABULARY)
-    draw = torch.Generator().manual_seed(1)
-    tensors = {
-        name: torch.randn(shape, generator=draw) * 0.2
-        for name, shape in spec.tensor_shapes().items()
-        if name not in FROM_TARGET
-    }
-    feature_fp = feature_fingerprint(open_checkpoint(target).source_fp, "last_hidden", spec.hidden_size)
-    directory = tmp_path_factory.mktemp("head")
-    record = HeadRecord(1, spec, feature_fp, {"tokens": 3})
-    write_trained(directory, TrainedHead(record, tensors, torch.arange(DRAFT_VOCABULARY) * 3))
-    return directory
+    return write_small_head(tmp_path_factory.mktemp("head"), target)
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +52,26 @@ def bundle(target: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -
     return export_draft_bundle(target, str(head), tmp_path_factory.mktemp("bundles") / "fp32", "fp32")
 
 
-def inputs(width: int) -> HeadRows:
-    draw = np.random.default_rng(5)
-    past = draw.standard_normal((2, 4, 2, 16)).astype(np.float32)
-    return HeadRows(
-        np.array([5, 9, 200]),
-        draw.standard_normal((3, width)).astype(np.float32),
-        np.arange(4, 7),
-        past[0],
-        past[1],
-        np.concatenate((np.ones((3, 4), np.bool_), np.tri(3, dtype=np.bool_)), axis=1),
-        np.array([0, 2]),
-    )
+def step_of(engine: HeadEngine) -> HeadStep:
+    """A pass over three rows."""
+    features = np.random.default_rng(5).standard_normal((3, engine.spec.hidden_size)).astype(np.float32)
+    return engine.forward(line_of(engine, [5, 9, 200], features))
+
+
+def test_a_shipped_heads_bundle_is_made_again_when_another_head_comes(
+    bundle: DraftBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped_heads, "SHIPPED_HEADS", tmp_path)
+    (tmp_path / "letters").mkdir()
+    record = tmp_path / "letters" / HEAD_JSON
+    record.write_text(json.dumps({"trained": bundle.manifest.trained}))
+    assert why_make_shipped(bundle.path, "letters") == ""
+    assert why_make_shipped(bundle.path / "elsewhere", "letters") == "there is none yet"
+    record.write_text(json.dumps({"trained": {"updates": 1}}))
+    assert "an older head" in why_make_shipped(bundle.path, "letters")
+    shutil.copytree(bundle.path, tmp_path / "copy")
+    (tmp_path / "copy" / "manifest.json").write_text("{")
+    assert "damaged" in why_make_shipped(tmp_path / "copy", "letters")
 
 
 @pytest.mark.parametrize(("weights", "bound"), [("fp32", 2e-3), ("int8", 0.1)])
@@ -82,10 +82,10 @@ def test_the_bundles_head_is_the_trained_one_with_the_targets_rows(
     trained, model = read_trained(head), tiny_model()
     rows = model.get_input_embeddings().weight.detach()
     tensors = {**trained.tensors, "embed.weight": rows, "lm_head.weight": rows[trained.draft_ids]}
-    wanted = TorchHeadEngine(TorchHead(trained.record.spec, tensors)).forward(inputs(64))
-    given = open_head(made, threads=1).forward(inputs(64))
-    for name in ("predicted", "keys", "values", "logits"):
-        one, other = getattr(given, name), getattr(wanted, name)
+    wanted = step_of(TorchHeadEngine(TorchHead(trained.record.spec, tensors)))
+    given = step_of(open_head(made, threads=1))
+    for name in ("predicted", "keys", "values", "scores"):
+        one, other = np.asarray(getattr(given, name)), np.asarray(getattr(wanted, name))
         assert one.shape == other.shape
         assert np.abs(one - other).max() <= bound * np.abs(other).max()
     assert draft_ids(made).tolist() == list(range(0, 3 * DRAFT_VOCABULARY, 3))
@@ -119,7 +119,7 @@ def test_a_published_head_drafts_for_the_target_it_fits(target: Path, head: Path
     whole = made.manifest.spec.vocab_size
     assert draft_ids(made).tolist() == list(range(whole))  # the public layout knows no smaller vocabulary
     assert made.manifest.trained["published"] == "public"
-    assert np.isfinite(open_head(made, threads=1).forward(inputs(64)).logits).all()
+    assert np.isfinite(step_of(open_head(made, threads=1)).scores).all()
 
 
 def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, 
         export_draft_bundle(wide, str(tmp_path / "public"), tmp_path / "made")
 
 
-@pytest.mark.parametrize("name", ["head.onnx", "head.onnx.data", "embedding.npy", "draft_ids.npy"])
+@pytest.mark.parametrize("name", ["head.onnx", "head.onnx.data", "head.safetensors", "embedding.npy", "draft_ids.npy"])
 def test_a_missing_or_altered_file_is_named(target: Path, head: Path, tmp_path: Path, name: str) -> None:
     path = export_draft_bundle(target, str(head), tmp_path / "made", "fp32").path
     whole = (path / name).read_bytes()
@@ -154,3 +154,53 @@ def test_a_damaged_record_of_a_head_is_one_line(target: Path, head: Path, tmp_pa
     (tmp_path / HEAD_JSON).write_text(json.dumps(record))
     with pytest.raises(UsageError, match="holds no head that can be read"):
         export_draft_bundle(target, str(tmp_path), tmp_path / "made")
+
+
+def test_a_bundle_of_an_older_version_says_how_to_make_it_again(bundle: DraftBundle, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(bundle.path, old)
+    manifest = json.loads((old / "manifest.json").read_text())
+    del manifest["graph_revision"]
+    (old / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"graph revision 1 .* runs 2: make the bundle again"):
+        load_draft_bundle(old)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_torch_runs_the_same_head_from_the_bundle_and_weights_are_stored_once(
+    target: Path, head: Path, bundle: DraftBundle, tmp_path: Path, published: bool
+) -> None:
+    if published:
+        write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
+        bundle = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")
+    ours, theirs = step_of(open_head(bundle, 1)), step_of(open_torch_head(bundle, "cpu", "float32", None))
+    # Both embed with float16 rows; head.onnx has the output matrix in float32, which torch takes from those rows.
+    np.testing.assert_allclose(ours.predicted, theirs.predicted, atol=1e-4)
+    np.testing.assert_allclose(ours.scores, theirs.scores, atol=5e-3)
+    assert not {"embed.weight", "lm_head.weight"} & set(load_file(bundle.path / "head.safetensors"))
+
+
+def test_an_output_matrix_that_is_not_the_embedding_is_kept(head: Path, tmp_path: Path) -> None:
+    model = tiny_model(tie_word_embeddings=False)
+    target = write_safetensors(tmp_path / "untied", tie_word_embeddings=False)
+    trained = read_trained(head)
+    record = msgspec.structs.replace(
+        trained.record, feature_fp=feature_fingerprint(open_checkpoint(target).source_fp, "last_hidden", 64)
+    )
+    (tmp_path / "head").mkdir()
+    write_trained(tmp_path / "head", TrainedHead(record, trained.tensors, trained.draft_ids))
+    made = export_draft_bundle(target, str(tmp_path / "head"), tmp_path / "made", "fp32")
+    output = read_tensors(made)["lm_head.weight"].float()
+    wanted = model.get_output_embeddings().weight.detach()[trained.draft_ids]
+    assert not torch.equal(wanted, model.get_input_embeddings().weight.detach()[trained.draft_ids])
+    torch.testing.assert_close(output, wanted, rtol=0, atol=0)
+
+
+def test_a_tensor_that_does_not_fit_is_named(bundle: DraftBundle, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(bundle.path, damaged)
+    tensors = load_file(damaged / "head.safetensors")
+    tensors["q.weight"] = tensors["q.weight"][:-1].contiguous()
+    save_file(tensors, damaged / "head.safetensors")
+    with pytest.raises(BundleError, match=r"does not fit the manifest: see q\.weight; make the bundle again"):
+        read_tensors(DraftBundle(damaged, bundle.manifest))

@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from starsd_edge.cli.drafters import open_drafters
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, open_head
+from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_export.checkpoint import open_checkpoint
 from starsd_export.draft_heads.bundle import export_draft_bundle
 from starsd_export.draft_heads.fitting import find_head, head_kind
-from starsd_server.drafters.eagle import EagleDrafter
 from tests.support import reference_heads
 from tests.support.public_heads import write_head
 from tests.support.random_heads import feed, tree_of
@@ -51,7 +51,7 @@ def greedy_path(
 
 
 def chain_of(bundle: DraftBundle, features: np.ndarray) -> DraftTree:
-    drafter = EagleDrafter(open_head(bundle, 1), draft_ids(bundle), "head", bundle.manifest.accepts, 1)
+    (drafter,) = open_drafters([bundle.path], max_sessions=1, threads=1)
     drafter.open(1, 0, 0)
     feed(drafter, 1, 0, IDS, features)
     return tree_of(drafter, 1, DraftShape(4, 4, 1))

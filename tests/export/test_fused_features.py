@@ -126,7 +126,7 @@ def test_torch_gives_the_fused_states_of_every_family(
     near(features(engine, IDS, 4), expected, 1e-3)
 
 
-@pytest.mark.parametrize(("bundle", "bound"), [("target", 1e-3), ("target_int8", 0.15)])
+@pytest.mark.parametrize(("bundle", "bound"), [("target", 5e-3), ("target_int8", 0.2)])
 def test_an_exported_graph_gives_them_for_prompts_and_trees(bundle: str, bound: float, tiny_eagle3: TinyEagle3) -> None:
     exported = getattr(tiny_eagle3, bundle)
     graph = exported.manifest.graph

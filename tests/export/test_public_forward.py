@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from starsd_edge.heads.engine import HeadRows, HeadStep
+from starsd_edge.heads.engine import HeadStep
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.draft_heads.public import PublicHead, read_public_head
 from tests.support import reference_heads
 from tests.support.public_heads import HEADS, HIDDEN, VARIANTS, VOCAB, random_tensors, write_head
+from tests.support.random_heads import line_of, log_probabilities
 
 ROWS = 9
 EPS = 1e-5
@@ -40,14 +41,19 @@ def random(*shape: int, seed: int) -> torch.Tensor:
 
 def engine_of(head: PublicHead, embedding: torch.Tensor, output: torch.Tensor) -> TorchHeadEngine:
     """With the target's matrices where the head has none."""
-    return TorchHeadEngine(TorchHead(head.spec, {"embed.weight": embedding, "lm_head.weight": output, **head.tensors}))
+    whole = TorchHead(head.spec, {"embed.weight": embedding, "lm_head.weight": output, **head.tensors})
+    return TorchHeadEngine(whole, candidates=head.spec.draft_vocab_size)
 
 
 def run(engine: TorchHeadEngine, ids: list[int], features: torch.Tensor) -> HeadStep:
-    rows = np.arange(len(ids))
-    past = np.zeros((0, engine.spec.n_kv_heads, engine.spec.head_dim), dtype=np.float32)
-    mask = np.tri(len(ids), dtype=np.bool_)
-    return engine.forward(HeadRows(np.array(ids), features.numpy(), rows, past, past, mask, rows))
+    return engine.forward(line_of(engine, ids, features.numpy()))
+
+
+def assert_gives(step: HeadStep, predicted: torch.Tensor, logits: torch.Tensor) -> None:
+    """The features and, but for what softmax takes away, the logits of every row."""
+    torch.testing.assert_close(torch.from_numpy(step.predicted), predicted, rtol=1e-4, atol=1e-4)
+    scores = torch.from_numpy(log_probabilities(step, logits.shape[1])).float()
+    torch.testing.assert_close(scores, logits.log_softmax(-1), rtol=1e-4, atol=1e-4)
 
 
 def ids() -> list[int]:
@@ -64,8 +70,7 @@ def test_eagle_1_gives_the_logits_of_its_paper(name: str, tmp_path: Path) -> Non
     expected = reference_heads.eagle1(
         embedding[ids()], features, tensors, HEADS, EPS, THETAS.get(name, 10000.0), factor
     )
-    torch.testing.assert_close(torch.from_numpy(step.predicted), expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(torch.from_numpy(step.logits), expected @ output.T, rtol=1e-4, atol=1e-4)
+    assert_gives(step, expected, expected @ output.T)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("eagle3")])
@@ -93,6 +98,5 @@ def test_eagle_3_gives_the_logits_of_its_paper_also_from_its_own_features(name: 
             norm_before_residual=speculators,
         )
         fed_back = normed if speculators else hidden
-        torch.testing.assert_close(torch.from_numpy(step.predicted), fed_back, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(torch.from_numpy(step.logits), normed @ output.T, rtol=1e-4, atol=1e-4)
+        assert_gives(step, fed_back, normed @ output.T)
         tokens, features = [*tokens, 7], torch.cat((features, fed_back[-1:]))

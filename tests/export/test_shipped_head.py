@@ -16,6 +16,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import RoundStats
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.decoder import Request, decode
+from starsd_server.drafters.contract import draft_one, extend_one
 from tests.support.bundle_store import shipped_head
 from tests.support.drafter_source import DrafterDrafts
 
@@ -65,10 +66,10 @@ class HeadSession:
         shipped_head().open(77, 0, first)
 
     def extend(self, first_row: int, ids: list[int], features: np.ndarray | None) -> None:
-        shipped_head().extend([NewRows(77, first_row, ids, features)])
+        extend_one(shipped_head(), NewRows(77, first_row, ids, features))
 
     def draft(self, shape: DraftShape) -> DraftTree:
-        return shipped_head().draft([77], [shape])[0]
+        return draft_one(shipped_head(), 77, shape)
 
 
 @pytest.mark.model

@@ -12,6 +12,7 @@ from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
 from starsd_export.training.unrolled import unroll  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
+    DRAFT_VOCAB,
     WIDTH,
     WatchedEngine,
     drafter_on,
@@ -62,21 +63,21 @@ def test_every_step_of_the_unrolling_is_what_drafting_one_by_one_gives(kind: str
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
-def test_the_drafter_gives_the_logits_that_training_sees(kind: str) -> None:
+def test_the_drafter_gives_the_scores_that_training_sees(kind: str) -> None:
     """The text goes on with what the drafter guesses, so that both see the same tokens at every depth."""
     head = random_head(kind)
     for prefix in range(1, ROWS):
-        engine = WatchedEngine(TorchHeadEngine(head))
+        engine = WatchedEngine(TorchHeadEngine(head, DRAFT_VOCAB))
         drafter = drafter_on(engine)
         ids, features = rows_of_text(ROWS + STEPS)
         drafter.open(1, 0, 0)
         feed(drafter, 1, 0, ids[:prefix], features[:prefix])
         guesses = tree_of(drafter, 1, DraftShape(STEPS, STEPS)).tokens.tolist()
-        drafted = [each.logits[0] for each in engine.passes]
+        drafted = np.stack([each.scores[0] for each in engine.passes]).astype(np.float32)
 
         text = torch.tensor([ids[:prefix] + guesses[: STEPS - 1]])
         true = torch.from_numpy(features[: text.shape[1]].astype("float32"))[None]
         trained = unroll(head, torch.nn.functional.embedding(text, head.embed_weight), true, STEPS)
-        rows = [head.logits(step[0, prefix - 1 + number]) for number, step in enumerate(trained)]
+        rows = [head.logits(step[0, prefix - 1 + number]).log_softmax(-1) for number, step in enumerate(trained)]
 
-        torch.testing.assert_close(torch.stack(rows), torch.from_numpy(np.stack(drafted)), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.stack(rows), torch.from_numpy(drafted), rtol=1e-4, atol=1e-4)

@@ -17,7 +17,16 @@ from starsd_edge.heads.onnx_engine import OnnxHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
 from starsd_export.draft_heads.graph import trace_head  # noqa: E402
-from tests.support.random_heads import WatchedEngine, drafter_on, feed, random_head, rows_of_text, tree_of  # noqa: E402
+from tests.support.random_heads import (  # noqa: E402
+    DRAFT_VOCAB,
+    WatchedEngine,
+    drafter_on,
+    feed,
+    random_engine,
+    random_head,
+    rows_of_text,
+    tree_of,
+)
 
 KINDS = ("eagle", "eagle3")
 SHAPES = [DraftShape(24, depth, k) for k in (1, 2, 4, 8) for depth in range(1, 7)]
@@ -27,11 +36,11 @@ SHAPES = [DraftShape(24, depth, k) for k in (1, 2, 4, 8) for depth in range(1, 7
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadEngine]:
     """One head under torch, under ONNX Runtime, and there with int8 weights."""
     head = random_head(request.param, max_positions=2048)
-    engines: dict[str, HeadEngine] = {"torch": TorchHeadEngine(head)}
+    engines: dict[str, HeadEngine] = {"torch": TorchHeadEngine(head, DRAFT_VOCAB)}
     folder = tmp_path_factory.mktemp(request.param)
     for name, int8 in (("fp32", False), ("int8", True)):
         path = folder / f"{name}.onnx"
-        onnx_ir.save(trace_head(head, int8=int8), path)
+        onnx_ir.save(trace_head(head, int8=int8, candidates=DRAFT_VOCAB), path)
         embedding = head.embed_weight.numpy().astype(np.float16)
         engines[name] = OnnxHeadEngine(one_thread(path), head.spec, embedding)
     # The embedding of ONNX engines is float16: give torch the same numbers.
@@ -61,7 +70,7 @@ def test_onnx_grows_the_trees_of_torch_over_ragged_rounds(engines: dict[str, Hea
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("fp32", 0, 1e-5), ("int8", 1e-3, 0.03)])
-def test_logits_of_an_onnx_engine_are_near_those_of_torch(
+def test_scores_of_an_onnx_engine_are_near_those_of_torch(
     engines: dict[str, HeadEngine], name: str, least: float, most: float
 ) -> None:
     """int8 rounds weights and activations to 1 in 127."""
@@ -70,21 +79,21 @@ def test_logits_of_an_onnx_engine_are_near_those_of_torch(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("dtype", "least", "most"), [("float16", 1e-5, 3e-3), ("bfloat16", 1e-4, 0.03)])
-def test_logits_of_a_narrower_torch_head_are_near_those_of_the_wide_one(
+def test_scores_of_a_narrower_torch_head_are_near_those_of_the_wide_one(
     kind: str, dtype: str, least: float, most: float
 ) -> None:
-    narrow = TorchHeadEngine(random_head(kind, dtype=getattr(torch, dtype), max_positions=2048))
-    assert least <= difference(TorchHeadEngine(random_head(kind, max_positions=2048)), narrow) < most
+    narrow = TorchHeadEngine(random_head(kind, dtype=getattr(torch, dtype), max_positions=2048), DRAFT_VOCAB)
+    assert least <= difference(random_engine(kind, max_positions=2048), narrow) < most
 
 
 def difference(reference: HeadEngine, engine: HeadEngine) -> float:
-    """Of the logits below the last row of texts of up to 1,000 rows, as a share of their spread."""
-    logits = []
+    """Of the scores below the last row of texts of up to 1,000 rows, as a share of their spread."""
+    scores = []
     for each in (WatchedEngine(reference), WatchedEngine(engine)):
         for seed, rows in enumerate((1, 2, 5, 8, 13, 40, 64, 65, 200, 1000)):
             drafter = drafter_on(each)
             drafter.open(1, 0, 0)
             feed(drafter, 1, 0, *rows_of_text(rows, seed=seed))
-        logits.append(np.concatenate([one.logits for one in each.passes]))
-    true, near = logits
+        scores.append(np.concatenate([one.scores for one in each.passes]))
+    true, near = scores
     return float(np.sqrt(np.mean((near - true) ** 2)) / true.std())

@@ -15,7 +15,7 @@ ROUNDS = [
     Round(HUB, drafted=4, accepted=2, levels_offered=3, emitted=3, bytes_up=60, bytes_down=40, round_s=0.5),
     Round(HUB, drafted=4, accepted=4, levels_offered=4, emitted=5, bytes_up=80, bytes_down=40, round_s=0.5, late=True),
     Round(NGRAM, drafted=2, accepted=0, levels_offered=1, emitted=1, bytes_up=60, round_s=0.5),
-    Round(emitted=1, round_s=0.5),
+    Round(emitted=1, round_s=0.5, why_off="late"),
 ]
 
 
@@ -32,6 +32,7 @@ def test_both_averages() -> None:
     assert (stats.draft_share, stats.by_origin) == (0.75, {"hub": 2, "ngram": 1, "none": 1})
     assert (stats.bytes_up_per_round, stats.bytes_down_per_round) == (50, 20)
     assert stats.late == 1
+    assert stats.why_off == {"late": 1}
 
 
 def test_survival_counts_only_levels_that_were_offered() -> None:
@@ -102,9 +103,12 @@ def test_figures_for_machines_and_people_agree() -> None:
     assert (named["accepted_per_round"], named["tokens_per_round"]) == (1.5, 2.5)
     assert (named["rtt_ms"], named["min_rtt_ms"], named["draft_link_ms"]) == (1.5, 1.0, 2.0)
     assert (named["bytes_up_per_round"], named["round_ms"]) == (50, 500)
+    assert named["rounds_off"] == {"late": 1}
     lines = dict(figures.lines(link))
     assert lines["tokens"] == "11, the first after 200 ms, then 5.0 tokens/s"
     assert lines["rounds"] == "4, 75% with a draft: hub (ngram) 2, local ngram 1, none 1"
+    assert lines["off"] == "late in 1 round: the hub's drafts come too late to be waited for"
+    assert "off" not in dict(Figures().lines(link))
     assert lines["RTT"] == "1.50 ms (least 1.00 ms), drafts 2.00 ms on the link"
     assert lines["bytes per round"] == "50 up, 20 down"
     assert "RTT" not in dict(figures.lines(LinkFigures()))

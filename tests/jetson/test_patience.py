@@ -1,105 +1,235 @@
-"""How long a round waits for the hub."""
+"""Whether the hub is asked, and how long a round waits for it."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from starsd_jetson.patience import FIRST_RETRY, FIRST_WAIT_S, MOST_RETRY, MOST_WAIT_S, Patience
+from starsd_edge.protocol.reasons import EMPTY, LATE, POOR, TIMED
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.telemetry.rounds import NGRAM, NONE
+from starsd_jetson.drafting import Draft
+from starsd_jetson.patience import FIRST_GAP, FIRST_RETRY, MOST_GAP, MOST_RETRY, MOST_WAIT_S, Patience
+from starsd_jetson.payoff import RETIMED_AFTER
+
+CHAIN = DraftShape(4, 4)
+TREE = DraftTree.chain([1, 2, 3, 4])
+PLAIN = Draft(DraftTree.empty(), NONE)
 
 
-def learned(round_trip_s: float, own_round_s: float, drafts: int = 50) -> Patience:
+def see(patience: Patience, right: int, tree: DraftTree = TREE) -> None:
+    """A tree of which so many levels came true."""
+    patience.payoff.foresight.expect(tree, 4, [*range(1, right + 1), 9])
+
+
+def learned(round_trip_s: float, plain_s: float, right: int = 4, drafts: int = 50) -> Patience:
+    """After so many drafts that took so long and were right for so many levels; a row costs 3 % of a plain step."""
     patience = Patience()
     for _ in range(drafts):
-        patience.own_round(own_round_s)
+        patience.payoff.times.add(5, 1.12 * plain_s)
+        patience.payoff.times.add(1, plain_s)
+        patience.asks(CHAIN)
         patience.answered(round_trip_s)
+        see(patience, right)
     return patience
 
 
+def wait(patience: Patience, elapsed_s: float = 0.0, walked: int = 0, without: Draft = PLAIN) -> float:
+    return patience.wait_s(CHAIN, elapsed_s, walked, without)
+
+
+# Waiting.
+
+
+def test_nothing_is_waited_for_before_anything_is_known() -> None:
+    patience = Patience()
+    assert patience.asks(CHAIN)
+    assert wait(patience) == 0
+    patience.payoff.times.add(1, 0.1)
+    patience.prefilled()
+    assert wait(patience) == 0, "how long the first draft took says nothing about the next"
+
+
 def test_steady_hub_is_given_the_time_it_takes() -> None:
-    assert 0.1 <= learned(0.1, 0.05).wait_s(depth=4) < 0.11
+    assert 0.03 <= wait(learned(0.03, 0.05)) < 0.04
 
 
 def test_unsteady_hub_is_given_more() -> None:
-    patience = Patience()
-    for round_trip in [0.05, 0.15] * 20:
-        patience.own_round(0.05)
+    patience = learned(0.03, 0.1)
+    for round_trip in [0.02, 0.06] * 20:
         patience.answered(round_trip)
-    assert patience.wait_s(depth=4) > 0.15
+    assert wait(patience) > 0.06
 
 
-@pytest.mark.parametrize("own_round_s", [0.001, 0.05, 10])
-def test_wait_is_never_long(own_round_s: float) -> None:
-    assert learned(0.9, own_round_s).wait_s(depth=8) <= MOST_WAIT_S
-    assert learned(30, own_round_s).wait_s(depth=8) == 0
+@pytest.mark.parametrize("plain_s", [0.001, 0.05, 1.0])
+def test_wait_is_never_long(plain_s: float) -> None:
+    assert wait(learned(0.9, plain_s)) <= MOST_WAIT_S
+    assert wait(learned(30, plain_s)) == 0
 
 
-def test_hub_slower_than_what_a_tree_saves_is_not_waited_for() -> None:
-    assert learned(0.5, own_round_s=0.02).wait_s(depth=4) == 0
-    assert learned(0.5, own_round_s=0.2).wait_s(depth=4) >= 0.5
+@pytest.mark.parametrize(
+    ("right", "round_trip_s", "waits"),
+    [(4, 0.04, True), (4, 0.1, False), (1, 0.02, True), (1, 0.05, False), (0, 0.001, False)],
+)
+def test_waiting_lasts_where_it_gives_more_than_going_on(right: int, round_trip_s: float, waits: bool) -> None:
+    """A plain step takes 50 ms; of four right guesses, those that are left after it are worth as much as before."""
+    assert (wait(learned(round_trip_s, 0.05, right)) > 0) == waits
 
 
-def test_hub_that_became_fast_again_is_waited_for_again() -> None:
-    patience = learned(0.9, own_round_s=0.03)
-    assert patience.wait_s(depth=4) == 0
-    for _ in range(30):
-        patience.answered(0.01)
-    assert patience.wait_s(depth=4) >= 0.01
+def test_wait_ends_when_it_has_cost_what_a_tree_can_bring() -> None:
+    patience = learned(0.01, 0.05, right=1)
+    patience.answered(0.06)  # now few drafts are sure to be there within 60 ms
+    assert patience.round_trips.upper_s > 0.06
+    assert 0.02 < wait(patience) < 0.05
+
+
+def test_what_has_passed_is_not_waited_for_again() -> None:
+    patience = learned(0.03, 0.05)
+    assert wait(patience, elapsed_s=0.02) == pytest.approx(wait(patience) - 0.02)
+    assert wait(patience, elapsed_s=0.2) == 0
+
+
+def test_less_is_left_to_wait_for_when_the_answer_has_gone_on() -> None:
+    patience = learned(0.03, 0.05)
+    assert wait(patience) > 0
+    assert wait(patience, elapsed_s=0.0, walked=3) == 0
+
+
+def test_own_guesses_that_are_worth_more_are_not_waited_past() -> None:
+    patience = learned(0.04, 0.05)
+    own = Draft(TREE, NGRAM, expected=4.9)
+    assert wait(patience) > 0
+    assert wait(patience, without=own) == 0
+    theirs = patience.judge(TREE)
+    assert not patience.prefers(PLAIN, theirs)
+    assert patience.prefers(Draft(TREE, NGRAM, expected=theirs.expected + 0.1), theirs)
 
 
 def waits_until_retry(patience: Patience) -> int:
     for count in range(10 * MOST_RETRY):
-        if patience.wait_s(depth=4) > 0:
+        if wait(patience) > 0:
             return count
     raise AssertionError("never waited again")
 
 
+def slow_while_nobody_waits() -> Patience:
+    """A hub that was quick once, on the cores that the target uses too."""
+    patience = learned(0.01, 0.05, drafts=4)
+    for _ in range(60):
+        patience.answered(0.3)
+    return patience
+
+
 def test_hub_that_is_slow_only_while_nobody_waits_is_found_out() -> None:
-    patience = learned(0.9, own_round_s=0.03)
+    patience = slow_while_nobody_waits()
     assert waits_until_retry(patience) == FIRST_RETRY
-    patience.answered(0.2)
-    assert 0.2 <= patience.wait_s(depth=4) <= MOST_WAIT_S
+    patience.answered(0.02)
+    assert wait(patience) >= 0.02
 
 
-def test_hub_that_stays_slow_is_tried_ever_more_rarely() -> None:
-    patience = learned(0.9, own_round_s=0.03)
-    counts = []
-    for _ in range(6):
-        counts.append(waits_until_retry(patience))
-        patience.answered(0.9)
-    assert counts == [8, 16, 32, 64, 64, 64]
+def test_hub_that_stays_slow_is_believed() -> None:
+    patience = slow_while_nobody_waits()
+    waits_until_retry(patience)
+    patience.answered(0.3)
+    assert all(wait(patience) == 0 for _ in range(200))
 
 
-def test_dead_hub_costs_less_than_twice_the_first_wait() -> None:
-    patience = Patience()
-    patience.own_round(0.1)
+def test_dead_hub_costs_less_than_two_waits() -> None:
+    patience = learned(0.03, 0.1)
+    usual = wait(patience)
     waits, silences = [], []
     for _ in range(40):
-        waits.append(patience.wait_s(depth=4))
+        waits.append(wait(patience))
         silences.append(patience.silence_s)
         patience.given_up()
-    assert sum(waits) < 2 * FIRST_WAIT_S
+    assert 0 < sum(waits) < 2 * usual
     assert silences[:4] == [1, 2, 4, 8]
     assert max(silences) == 30
+    patience.answered(0.03)
+    assert wait(patience) >= 0.03
 
 
 def test_fixed_wait_is_kept_but_for_a_silent_hub() -> None:
     patience = Patience(fixed_wait_s=8)
     for _ in range(20):
-        patience.own_round(0.001)
+        patience.payoff.times.add(1, 0.001)
         patience.answered(5)
-    assert patience.wait_s(depth=1) == 8
+        see(patience, 0)
+    assert patience.asks(CHAIN)
+    assert wait(patience) == 8
+    assert patience.judge(TREE).tree == TREE
+    assert not patience.prefers(Draft(TREE, NGRAM, expected=5.0), patience.judge(TREE))
     assert patience.silence_s >= 8
     waits = []
     for _ in range(20):
-        waits.append(patience.wait_s(depth=4))
+        waits.append(wait(patience))
         patience.given_up()
     assert sum(waits) < 2 * 8
 
 
-def test_an_answer_restores_patience() -> None:
-    patience = learned(0.1, 0.05)
-    patience.given_up()
-    patience.given_up()
-    assert patience.wait_s(depth=4) < 0.05
-    patience.answered(0.1)
-    assert patience.wait_s(depth=4) >= 0.1
+# Asking.
+
+
+def gaps(patience: Patience, rounds: int, right: int) -> list[int]:
+    """Rounds from one request to the next; every answer takes 10 ms and is right for so many levels."""
+    asked = []
+    for number in range(rounds):
+        if patience.asks(CHAIN):
+            asked.append(number)
+            patience.answered(0.01)
+            see(patience, right)
+    return [later - earlier for earlier, later in pairwise(asked)]
+
+
+def test_a_drafter_that_is_always_wrong_is_asked_ever_more_rarely_and_never_verified() -> None:
+    patience = learned(0.01, 0.05)
+    seen = gaps(patience, 500, right=0)
+    assert [gap for gap in seen if gap > 1][:6] == [FIRST_GAP + 1, 9, 17, MOST_GAP + 1, MOST_GAP + 1, MOST_GAP + 1]
+    assert seen.index(FIRST_GAP + 1) < 80, "so long is a good drafter remembered"
+    assert patience.why_off == POOR
+    assert wait(patience) == 0
+    assert len(patience.judge(TREE).tree) == 0
+
+
+def test_a_drafter_that_became_good_is_asked_in_every_round_again() -> None:
+    patience = learned(0.01, 0.05, right=0)
+    gaps(patience, 400, right=0)
+    seen = gaps(patience, 100, right=4)
+    assert seen[-1] == 1
+    assert sum(gap > 1 for gap in seen) <= 4
+    assert patience.why_off == ""
+    assert len(patience.judge(TREE).tree) == 4
+
+
+def test_a_hub_without_guesses_is_not_waited_for() -> None:
+    patience = learned(0.01, 0.05)
+    for _ in range(150):
+        patience.payoff.foresight.expect(DraftTree.empty(), 4, [9])
+        patience.answered(0.01)
+    assert not patience.asks(CHAIN)
+    assert wait(patience) == 0
+    assert patience.why_off == EMPTY
+
+
+def test_a_hub_out_of_reach_is_asked_rarely_and_believed_when_it_comes_near() -> None:
+    patience = learned(0.5, 0.05)
+    answers = [patience.asks(CHAIN) for _ in range(200)]
+    assert sum(answers) <= 10
+    assert patience.why_off == LATE
+    assert any(patience.asks(CHAIN) for _ in range(MOST_GAP + 1))
+    patience.answered(0.01)
+    assert patience.asks(CHAIN)
+    assert wait(patience) >= 0.01
+
+
+def test_a_plain_step_is_timed_now_and_then_where_that_may_decide() -> None:
+    patience = learned(0.01, 0.05, right=0)
+    for _ in range(10):
+        see(patience, 1)
+    for _ in range(RETIMED_AFTER):
+        assert len(patience.judge(TREE).tree) > 0
+        patience.payoff.times.add(3, 0.053)
+    assert patience.judge(TREE).why_off == TIMED
+    patience.payoff.times.add(1, 0.05)
+    assert len(patience.judge(TREE).tree) > 0

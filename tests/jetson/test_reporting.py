@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starsd_edge.protocol.messages import Report
+from starsd_edge.protocol.messages import MAX_WIDTHS, Report
 from starsd_edge.telemetry.rounds import HUB, NGRAM, NONE, Round
 from starsd_jetson.reporting import Reporter
 
@@ -34,6 +34,8 @@ def test_rounds_are_summed_by_what_drafted_for_them() -> None:
         verify_us=500_000,
         wait_us=250_000,
         why_off="idle",
+        pass_rows=[5],
+        pass_us=[187_500],
     )
 
 
@@ -52,3 +54,21 @@ def test_a_report_says_why_the_hub_did_not_draft() -> None:
     scene.why = "late"
     scene.rounds(NGRAM)
     assert scene.sent[0].why_off == "late"
+
+
+def test_a_report_tells_what_rounds_of_each_width_usually_take() -> None:
+    scene = Scene()
+    for round_s in (0.30, 0.32, 9.0):  # one was held up
+        scene.reporter.round(Round(HUB, 4, 2, 3, 3, round_s=round_s, wait_s=0.02))
+    scene.reporter.round(Round(NONE, emitted=1, round_s=0.25))
+    scene.reporter.idle()
+    last = scene.sent[-1]
+    assert dict(zip(last.pass_rows or [], last.pass_us or [], strict=True)) == {5: 300_000, 1: 250_000}
+
+
+def test_the_widths_that_are_told_are_the_last_ones() -> None:
+    scene = Scene()
+    for nodes in [*range(MAX_WIDTHS), 0, MAX_WIDTHS]:
+        scene.reporter.round(Round(HUB, nodes, 0, 1, 1, round_s=0.1))
+    scene.reporter.idle()
+    assert scene.sent[-1].pass_rows == [*range(3, MAX_WIDTHS + 1), 1, MAX_WIDTHS + 1]

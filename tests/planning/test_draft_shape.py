@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_cost import DraftCost
-from starsd_edge.planning.draft_shape import BEST, LOAD, NOT_PAYING, Choice, Wish, best_alone, share_hub
+from starsd_edge.planning.draft_shape import Choice, Wish, best_alone, pass_seconds, share_hub
 from starsd_edge.planning.law import chain_tokens
 from starsd_edge.planning.survival import Guesses
+from starsd_edge.protocol.shape_reasons import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
+from tests.support.costs import draft_cost
 
 FLAT = VerifyCurve({1: 0.030})
 GROWING = VerifyCurve({1: 0.035, 2: 0.035 * 1.03, 101: 0.035 * 4})
-TABLE_COST = DraftCost(0.0015, level_s=0.002)
+TABLE_COST = draft_cost(0.0015, level_s=0.002)
 TABLE = Wish(Guesses.alike(0.7), VerifyCurve({1: 0.032}), 0.0, 0.032, DraftShape(16, 16))
 """Of the published table: a = .7, 1.5 ms and 2 ms per level, Z = 32 ms."""
 
@@ -32,13 +33,13 @@ def test_the_best_chain_is_the_closed_forms(acceptance: float, lengths: tuple[fl
     """For RTTs of 0.2, 20 and 100 ms; plain decoding so slow that every draft pays."""
     for rtt_s, length in zip((0.0002, 0.020, 0.100), lengths, strict=True):
         wish = Wish(Guesses.alike(acceptance), FLAT, rtt_s, 1.0, DraftShape(40, 40))
-        choice = best_alone(wish, DraftCost(0.0, level_s=0.002))
+        choice = best_alone(wish, draft_cost(0.0, level_s=0.002))
         assert abs(choice.shape.max_depth - length) <= 1
         assert (choice.why, choice.shape.branching) == (BEST, 1)
 
 
 def test_it_is_the_best_of_all_that_there_are() -> None:
-    cost = DraftCost(0.002, level_s=0.0015, session_s=0.0002, node_s=0.0001)
+    cost = draft_cost(0.002, level_s=0.0015, session_s=0.0002, node_s=0.0001)
     guesses = Guesses((0.7, 0.65, 0.6, 0.55), (1.0, 0.3, 0.1))
     wish = Wish(guesses, GROWING, 0.004, 0.036, DraftShape(24, 6, 3))
     choice = best_alone(wish, cost)
@@ -47,7 +48,7 @@ def test_it_is_the_best_of_all_that_there_are() -> None:
         worth = guesses.accepted(nodes, depth, 3)
         if nodes >= len(worth):  # no tree of this depth has so many
             return 0.0
-        return (1 + worth[nodes]) / (cost.seconds(1, DraftShape(nodes, depth)) + 0.004 + GROWING.at(nodes + 1))
+        return (1 + worth[nodes]) / (pass_seconds(cost, DraftShape(nodes, depth, 3), 1) + 0.004 + GROWING.at(nodes + 1))
 
     best = max(rate(nodes, depth) for depth in range(1, 7) for nodes in range(depth, 25))
     assert rate(choice.shape.max_nodes, choice.shape.max_depth) == pytest.approx(best)
@@ -59,7 +60,7 @@ def test_steps_of_the_verify_curve_are_seen() -> None:
     """A pass over 2 to 4 rows costs the same, one over 5 twice as much: a draft of 3 fills it."""
     stairs = VerifyCurve({1: 0.030, 2: 0.040, 4: 0.040, 5: 0.080, 9: 0.080})
     wish = Wish(Guesses.alike(0.6), stairs, 0.001, 0.031, DraftShape(8, 8))
-    assert best_alone(wish, DraftCost(0.0, level_s=0.0005)).shape == DraftShape(3, 3)
+    assert best_alone(wish, draft_cost(0.0, level_s=0.0005)).shape == DraftShape(3, 3)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_the_hub_stays_at_its_knee_as_long_as_it_can() -> None:
     for targets in range(1, 10):
         load = 0.0
         for choice in share_hub([TABLE] * targets, TABLE_COST, 1):
-            draft_s = TABLE_COST.seconds(1, choice.shape)
+            draft_s = pass_seconds(TABLE_COST, choice.shape, 1)
             load += draft_s / (draft_s + 0.032)
         assert load <= 1 + 1e-9
         assert targets < 4 or load > 0.9, "and is not left idle for nothing"
@@ -113,7 +114,7 @@ def test_the_next_level_goes_to_whom_it_gives_most() -> None:
 
 
 def test_batches_come_before_short_drafts() -> None:
-    together = DraftCost(0.009, level_s=0.0005, session_s=0.0005)
+    together = draft_cost(0.009, level_s=0.0005, session_s=0.0005)
     alone = share_hub([TABLE] * 8, together, 1)
     batched = share_hub([TABLE] * 8, together, 16)
     assert {choice.why for choice in batched} == {BEST}
@@ -146,7 +147,7 @@ def test_no_choice_is_worse_than_plain_or_larger_than_asked_whatever_the_mix() -
             guesses = Guesses(random.uniform(0, 1, 4).tolist(), (1.0, 0.3))
             limit = DraftShape(int(random.integers(0, 12)), int(random.integers(0, 6)), int(random.integers(1, 3)))
             wishes.append(Wish(guesses, verify, float(random.uniform(0, 0.1)), step_s, limit))
-        cost = DraftCost(*random.uniform(0, 0.005, 4).tolist())
+        cost = draft_cost(*random.uniform(0, 0.005, 4).tolist())
         for wish, choice in zip(wishes, share_hub(wishes, cost, int(random.integers(1, 9))), strict=True):
             shape = choice.shape
             assert shape == shape.clamp(wish.limit.max_nodes, wish.limit.max_depth)
@@ -158,5 +159,5 @@ def test_no_choice_is_worse_than_plain_or_larger_than_asked_whatever_the_mix() -
 def test_tokens_of_a_choice_are_those_of_the_law() -> None:
     choice = best_alone(TABLE, TABLE_COST)
     depth = choice.shape.max_depth
-    took = TABLE_COST.seconds(1, choice.shape) + 0.032
+    took = pass_seconds(TABLE_COST, choice.shape, 1) + 0.032
     assert choice.gain == pytest.approx(chain_tokens(0.7, depth) / took * 0.032)

@@ -7,18 +7,17 @@ from itertools import pairwise
 import pytest
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_cost import DraftCost
-from starsd_edge.planning.draft_shape import BEST, LOAD, NOT_PAYING, NOTHING, Choice, share_hub
+from starsd_edge.planning.draft_shape import NOTHING, Choice, share_hub
 from starsd_edge.planning.shape_controller import (
-    FIRST,
     FIRST_GAP_TOKENS,
     MOST_GAP_TOKENS,
     PATIENCE_ROUNDS,
-    TRIAL,
     ShapeController,
 )
-from starsd_edge.planning.survival import Step
+from starsd_edge.protocol.draft_record import Step
+from starsd_edge.protocol.shape_reasons import BEST, FIRST, LOAD, NOT_PAYING, TRIAL
 from starsd_edge.speculation.tree import DraftShape
+from tests.support.costs import draft_cost
 
 ASKED = DraftShape(8, 8, 2)
 HIT, MISS = [Step(1, 1)], [Step(1, 0)]
@@ -42,22 +41,33 @@ def depths(controller: ShapeController, choice: Choice, rounds: int) -> list[int
     return seen
 
 
-def at(depth: int) -> ShapeController:
+def known() -> ShapeController:
+    """A controller that has seen enough to choose."""
     controller = ShapeController()
+    for _ in range(PATIENCE_ROUNDS):
+        controller.judged(HIT)
+    return controller
+
+
+def at(depth: int) -> ShapeController:
+    controller = known()
     controller.choose(wished(depth))
     return controller
 
 
 def test_until_something_is_known_the_target_gets_what_it_asks_for() -> None:
     controller = ShapeController()
-    assert (controller.shape(ASKED), controller.why) == (ASKED, FIRST)
+    for _ in range(PATIENCE_ROUNDS):
+        controller.choose(wished(5))
+        assert (controller.shape(ASKED), controller.why, controller.present) == (ASKED, FIRST, None)
+        controller.judged(HIT)
     controller.choose(wished(5))
     assert (controller.shape(ASKED), controller.why, controller.gain) == (chain(5), BEST, 1.5)
 
 
 def test_a_session_gets_no_more_than_it_asks_for() -> None:
     assert at(6).shape(DraftShape(3, 2)) == DraftShape(3, 2)
-    tree = ShapeController()
+    tree = known()
     tree.choose(Choice(DraftShape(12, 4, 3), BEST, 2.0))
     assert tree.shape(DraftShape(20, 8, 2)) == DraftShape(12, 4, 2)
     assert tree.shape(DraftShape(20, 8, 1)).branching == 1
@@ -115,7 +125,7 @@ def test_what_does_not_pay_ends_after_eight_rounds_and_is_tried_again_with_growi
         while controller.shape(ASKED) == NOTHING:
             controller.progressed(1)
             tokens += 1
-        assert (controller.shape(ASKED), controller.why) == (chain(5), TRIAL)
+        assert (controller.shape(ASKED), controller.why) == (chain(1), TRIAL)
         gaps.append(tokens)
     assert gaps == [min(FIRST_GAP_TOKENS << number, MOST_GAP_TOKENS) for number in range(8)]
 
@@ -126,7 +136,7 @@ def test_a_trial_that_pays_goes_on_and_is_forgiven() -> None:
         controller.judged(MISS)
         controller.choose(wished(0, NOT_PAYING))
     controller.progressed(FIRST_GAP_TOKENS)
-    assert depths(controller, wished(3), 20)[-1] == 3
+    assert depths(controller, wished(3), 30)[-1] == 3
     assert controller.why == BEST
     assert controller.survival.guesses.at(1, 1) > 0.8, "what was known before its trial counts little"
 
@@ -157,7 +167,7 @@ def test_the_next_session_of_a_target_begins_where_the_last_one_ended() -> None:
 @pytest.mark.parametrize(("hits", "final"), [(0.0, 0), (0.9, 8)])
 def test_a_good_drafter_is_used_and_a_wrong_one_dropped(hits: float, final: int) -> None:
     """The whole loop, without a hub: chains whose guesses come true by a fixed pattern."""
-    controller, curve, cost = ShapeController(), VerifyCurve({1: 0.030, 9: 0.036}), DraftCost(0.001, level_s=0.001)
+    controller, curve, cost = ShapeController(), VerifyCurve({1: 0.030, 9: 0.036}), draft_cost(0.001, level_s=0.001)
     drafted = 0
     for number in range(200):
         controller.progressed(1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 from starsd_server.drafters.causal_lm import MAX_BRANCHING, CausalLmDrafter
-from starsd_server.drafters.contract import SessionRefusedError
+from starsd_server.drafters.contract import SessionRefusedError, draft_one, extend_one
 from starsd_server.drafters.spine import top_candidates
 from tests.support.prefix_engine import PrefixEngine
 
@@ -29,11 +29,11 @@ def drafter_on(engine: PrefixEngine, max_sessions: int = 8) -> CausalLmDrafter:
 
 def begin(drafter: CausalLmDrafter, session: int, tokens: Sequence[int]) -> None:
     drafter.open(session, 0, tokens[0])
-    drafter.extend([NewRows(session, 0, list(tokens[1:]))])
+    extend_one(drafter, NewRows(session, 0, list(tokens[1:])))
 
 
 def draft(drafter: CausalLmDrafter, session: int, shape: DraftShape) -> DraftTree:
-    return drafter.draft([session], [shape])[0]
+    return draft_one(drafter, session, shape)
 
 
 def from_scratch(engine: PrefixEngine, tokens: Sequence[int], shape: DraftShape) -> DraftTree:
@@ -66,9 +66,8 @@ def test_a_model_drafting_for_itself_guesses_all_of_its_own_greedy_text(padding:
     while said + 6 <= len(truth):
         tree = draft(drafter, 1, DraftShape(5, 5))
         assert tree == DraftTree.chain(truth[said : said + 5])
-        drafter.extend(
-            [NewRows(1, len(PROMPT) - 1 + said, truth[said : said + 6])]
-        )  # all accepted, and the bonus token
+        # all accepted, and the bonus token
+        extend_one(drafter, NewRows(1, len(PROMPT) - 1 + said, truth[said : said + 6]))
         said += 6
 
 
@@ -80,7 +79,7 @@ def test_a_round_that_accepts_everything_costs_one_pass_per_level() -> None:
     draft(drafter, 1, DraftShape(5, 5))
     for said in (0, 6, 12):
         del engine.forward_sizes[:]
-        drafter.extend([NewRows(1, len(PROMPT) - 1 + said, truth[said : said + 6])])
+        extend_one(drafter, NewRows(1, len(PROMPT) - 1 + said, truth[said : said + 6]))
         draft(drafter, 1, DraftShape(5, 5))
         assert engine.forward_sizes == [2, 1, 1, 1, 1]  # the last guess and the bonus token, then level by level
 
@@ -119,7 +118,7 @@ def test_after_any_rounds_a_draft_is_the_one_from_scratch(
     text = list(prompt)
     for right, others, nodes, depth, branching in rounds:
         new = greedy(engine, text, right) + others
-        drafter.extend([NewRows(1, len(text) - 1, new)])
+        extend_one(drafter, NewRows(1, len(text) - 1, new))
         text += new
         shape = DraftShape(nodes, depth, branching)
         assert draft(drafter, 1, shape) == from_scratch(engine, text, shape)
@@ -205,10 +204,10 @@ def test_a_session_that_outgrows_the_context_drafts_nothing_and_the_others_go_on
     begin(drafter, 1, [1] * 22)
     begin(drafter, 2, PROMPT)
     assert draft(drafter, 1, DraftShape(8, 8)).depth == 3  # places 22 and 23 are computed, the last level is a guess
-    drafter.extend([NewRows(1, 21, [2, 2])])
+    extend_one(drafter, NewRows(1, 21, [2, 2]))
     assert draft(drafter, 1, DraftShape(8, 8)).depth == 1
-    drafter.extend([NewRows(1, 23, [2])])
-    drafter.extend([NewRows(1, 24, [2, 2, 2])])
+    extend_one(drafter, NewRows(1, 23, [2]))
+    extend_one(drafter, NewRows(1, 24, [2, 2, 2]))
     assert draft(drafter, 1, DraftShape(8, 8)) == DraftTree.empty()
     assert draft(drafter, 2, DraftShape(4, 4)) == DraftTree.chain(greedy(engine, PROMPT, 4))
     assert drafter.close(1) == 0  # its KV went when it outgrew
@@ -273,7 +272,7 @@ def test_ids_outside_the_vocabulary_never_reach_the_model(token: int) -> None:
         drafter.open(1, 0, token)
     begin(drafter, 1, PROMPT)
     with pytest.raises(SessionRefusedError, match="vocabulary"):
-        drafter.extend([NewRows(1, 4, [1, token])])
+        extend_one(drafter, NewRows(1, 4, [1, token]))
     assert engine.forward_sizes == []
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
-from starsd_server.drafters.dynamic_tree import Node, grow_dynamic
-from starsd_server.drafters.spine import Candidates, top_candidates
+from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
+from starsd_server.drafters.spine import top_candidates
 
 WIDE = 10_000
 """Expands every node of a level."""
@@ -56,17 +56,23 @@ class Grower:
         self.expanded: list[int] = []
         self.paths: dict[int, tuple[int, ...]] = {ROOT: ()}
 
-    def candidates(self, path: tuple[int, ...]) -> Candidates:
-        return top_candidates(self.model(path), self.vocab)
+    def candidates(self, path: tuple[int, ...]) -> Below:
+        found = top_candidates(self.model(path), self.vocab)
+        return list(zip(found.tokens.tolist(), found.scores.tolist(), strict=True))
 
-    def expand(self, nodes: Sequence[Node]) -> list[Candidates]:
+    def expand(self, nodes: Sequence[Node]) -> list[Below]:
         self.expanded.append(len(nodes))
         for node in nodes:
-            self.paths[node.index] = (*self.paths[node.parent], node.token)
-        return [self.candidates(self.paths[node.index]) for node in nodes]
+            self.paths[node.number] = (*self.paths[node.parent], node.token)
+        return [self.candidates(self.paths[node.number]) for node in nodes]
+
+    def begin(self, shape: DraftShape, width: int) -> Growth:
+        return Growth(shape, width, self.candidates(()))
 
     def grow(self, shape: DraftShape, width: int) -> DraftTree:
-        return grow_dynamic(shape, width, self.candidates(()), self.expand)
+        growth = self.begin(shape, width)
+        grow_together([growth], lambda nodes: [self.expand(nodes[0])])
+        return growth.tree()
 
 
 def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
@@ -195,3 +201,25 @@ def test_where_nothing_may_be_kept_nothing_is_expanded(shape: DraftShape) -> Non
     grower = Grower(random_model(1, 9), 9)
     assert len(grower.grow(shape, 4)) == 0
     assert grower.expanded == []
+
+
+def test_trees_that_grow_together_are_those_that_grow_alone_and_share_their_levels() -> None:
+    shapes = [DraftShape(40, 6, 4), DraftShape(8, 6, 1), DraftShape(1, 1, 1), DraftShape(0, 4, 4), DraftShape(30, 3, 8)]
+    widths = [6, 1, 1, 3, 8]
+    alone = [Grower(random_model(seed, 25), 25) for seed in range(5)]
+    trees = [grower.grow(shape, width) for grower, shape, width in zip(alone, shapes, widths, strict=True)]
+    growers = [Grower(random_model(seed, 25), 25) for seed in range(5)]
+    calls: list[list[int]] = []
+
+    def expand(nodes: Sequence[Sequence[Node]]) -> list[list[Below]]:
+        calls.append([len(mine) for mine in nodes])
+        assert len({node.level for mine in nodes for node in mine}) == 1
+        return [grower.expand(mine) if mine else [] for grower, mine in zip(growers, nodes, strict=True)]
+
+    growths = [grower.begin(shape, width) for grower, shape, width in zip(growers, shapes, widths, strict=True)]
+    grow_together(growths, expand)
+    assert [growth.tree() for growth in growths] == trees
+    assert [grower.expanded for grower in growers] == [grower.expanded for grower in alone]
+    assert len(calls) == max(len(grower.expanded) for grower in alone) == 5
+    assert calls[0][2:4] == [0, 0]
+    assert calls[-1][4] == 0

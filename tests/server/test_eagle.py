@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +10,24 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows  # noqa: E402
+from starsd_edge.heads.engine import HeadEngine  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree  # noqa: E402
-from starsd_server.drafters.contract import SessionRefusedError  # noqa: E402
-from starsd_server.drafters.eagle_session import MAX_GUESSES, EagleSession  # noqa: E402
+from starsd_server.drafters.contract import SessionRefusedError, extend_one  # noqa: E402
+from starsd_server.drafters.eagle_draft import MAX_GUESSES  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
     FEATURE_FP,
     VOCAB,
     WIDTH,
+    CountedEngine,
     WatchedEngine,
     draft_ids,
     drafter_on,
     feed,
     fresh_tree,
+    line_of,
+    log_probabilities,
     random_engine,
     random_head,
     rows_of_text,
@@ -39,30 +41,20 @@ SHAPE = DraftShape(15, 4, 3)
 ROWS = 9
 
 
-def logits_after(
+def scores_after(
     engine: HeadEngine, ids: list[int], features: npt.NDArray[np.float16], path: list[int]
-) -> tuple[Floats, Floats]:
-    """Logits and predicted feature after true rows and a path of guesses, row by row without sessions or trees."""
+) -> npt.NDArray[np.float64]:
+    """Log-probability of each guess after true rows and a path, row by row without sessions or trees."""
     spec = engine.spec
-    keys = values = np.zeros((0, spec.n_kv_heads, spec.head_dim), dtype=np.float32)
-    predicted = np.zeros(spec.hidden_size, dtype=np.float32)
-    logits = np.zeros(spec.draft_vocab_size, dtype=np.float32)
+    keys = values = engine.zeros(1, spec.n_kv_heads, 0, spec.head_dim)
+    predicted = np.zeros((1, spec.hidden_size), dtype=np.float32)
+    scores = np.zeros((1, spec.draft_vocab_size))
     for row, token in enumerate([*ids, *path]):
-        feature = features[row].astype(np.float32) if row < len(ids) else predicted
-        everything = np.ones((1, row + 1), dtype=np.bool_)
-        wanted = np.zeros(1, dtype=np.int64)
-        rows = HeadRows(np.array([token]), feature[None], np.array([row]), keys, values, everything, wanted)
-        step = engine.forward(rows)
-        keys, values = np.concatenate((keys, step.keys)), np.concatenate((values, step.values))
-        predicted, logits = step.predicted[0], step.logits[0]
-    return logits, predicted
-
-
-def scores_after(engine: HeadEngine, ids: list[int], features: npt.NDArray[np.float16], path: list[int]) -> Floats:
-    """Log-probabilities of each guess."""
-    logits = logits_after(engine, ids, features, path)[0].astype(np.float64)
-    scores: Floats = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
-    return scores
+        feature = features[row : row + 1].astype(np.float32) if row < len(ids) else predicted
+        step = engine.forward(line_of(engine, [token], feature, row, (keys, values)))
+        keys, values = torch.cat((keys, step.keys), dim=2), torch.cat((values, step.values), dim=2)
+        predicted, scores = step.predicted, log_probabilities(step, spec.draft_vocab_size)
+    return scores[0]
 
 
 def most_nodes(k: int, depth: int, width: int) -> int:
@@ -79,7 +71,7 @@ def test_a_chain_is_the_greedy_path_of_one_row_passes(kind: str) -> None:
     ids, features = rows_of_text(ROWS)
     path: list[int] = []
     for _ in range(6):
-        path.append(int(draft_ids(engine)[logits_after(engine, ids, features, path)[0].argmax()]))
+        path.append(int(draft_ids(engine)[scores_after(engine, ids, features, path).argmax()]))
     for depth in DEPTHS:
         assert fresh_tree(engine, ids, features, DraftShape(59, depth, 1)) == DraftTree.chain(path[:depth])
 
@@ -91,7 +83,7 @@ def test_every_node_of_a_tree_scores_what_a_pass_over_its_path_gives(kind: str, 
     engine = random_engine(kind)
     ids, features = rows_of_text(ROWS)
     place = {token: index for index, token in enumerate(draft_ids(engine).tolist())}
-    known: dict[tuple[int, ...], Floats] = {}
+    known: dict[tuple[int, ...], npt.NDArray[np.float64]] = {}
     for depth in DEPTHS:
         tree = fresh_tree(engine, ids, features, DraftShape(24, depth, k))
         assert len(tree) == min(24, most_nodes(k, depth, 1 if k == 1 else 7))
@@ -160,13 +152,23 @@ def test_sessions_do_not_know_of_each_other() -> None:
     assert len({tuple(tree.tokens.tolist()) for tree in trees}) == 5
 
 
-def session_on(engine: HeadEngine) -> EagleSession:
-    return EagleSession(engine, draft_ids(engine))
+class Alone:
+    """A session with a drafter of its own."""
 
+    def __init__(self, engine: HeadEngine) -> None:
+        self._drafter = drafter_on(engine)
+        self._drafter.open(1, 0, 0)
 
-def add(session: EagleSession, text: tuple[list[int], npt.NDArray[np.float16]], rows: slice) -> None:
-    ids, features = text
-    session.extend(np.array(ids[rows]), features[rows].astype(np.float32))
+    @property
+    def rows(self) -> int:
+        return self._drafter._sessions[1].store.rows
+
+    def add(self, text: tuple[list[int], npt.NDArray[np.float16]], rows: slice) -> None:
+        ids, features = text
+        feed(self._drafter, 1, rows.start, ids[rows], features[rows])
+
+    def draft(self, shape: DraftShape) -> DraftTree:
+        return tree_of(self._drafter, 1, shape)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -174,18 +176,18 @@ def add(session: EagleSession, text: tuple[list[int], npt.NDArray[np.float16]], 
 def test_past_its_positions_a_session_is_one_that_began_with_the_newest_rows(kind: str, limit: int) -> None:
     engine = WatchedEngine(random_engine(kind, max_positions=limit))
     text = rows_of_text(3 * limit + 3)
-    session = session_on(engine)
+    session = Alone(engine)
     kept: list[int] = []
     for start in range(3 * limit + 3):
-        add(session, text, slice(start, start + 1))
+        session.add(text, slice(start, start + 1))
         kept.append(session.rows)
         tree = session.draft(DraftShape(8, 3, 2))
-        logits = engine.passes[-1].logits
-        fresh = session_on(engine)
-        add(fresh, text, slice(start + 1 - session.rows, start + 1))
+        scores = engine.passes[-1].scores
+        fresh = Alone(engine)
+        fresh.add(text, slice(start + 1 - session.rows, start + 1))
         assert fresh.rows == session.rows
         assert fresh.draft(DraftShape(8, 3, 2)) == tree
-        np.testing.assert_allclose(engine.passes[-1].logits, logits, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(engine.passes[-1].scores, scores, rtol=1e-4, atol=1e-4)
     assert kept[:limit] == list(range(1, limit + 1))
     assert max(kept) == limit
     assert min(kept[limit:]) == limit // 2 + 1
@@ -195,60 +197,62 @@ def test_past_its_positions_a_session_is_one_that_began_with_the_newest_rows(kin
 def test_a_prefill_longer_than_its_positions_keeps_the_end_of_it(rows: int) -> None:
     engine = WatchedEngine(random_engine(max_positions=64))
     text = rows_of_text(rows)
-    session, fresh = session_on(engine), session_on(engine)
-    add(session, text, slice(0, rows))
+    session, fresh = Alone(engine), Alone(engine)
+    session.add(text, slice(0, rows))
     assert 32 <= session.rows <= 64
-    add(fresh, text, slice(rows - session.rows, rows))
+    fresh.add(text, slice(rows - session.rows, rows))
     assert session.draft(SHAPE) == fresh.draft(SHAPE)
 
 
 def test_far_positions_cost_only_the_rounding_of_their_angles() -> None:
-    """After 131,072 rows, more than a hub takes: logits are a fresh session's within 0.2 % of the largest."""
+    """After 131,072 rows, more than a hub takes: scores are a fresh session's within 0.2 % of the largest."""
     engine = WatchedEngine(random_engine(max_positions=1024))
     text = rows_of_text(1 << 17)
-    session, fresh = session_on(engine), session_on(engine)
-    add(session, text, slice(0, 1 << 17))
-    add(fresh, text, slice((1 << 17) - session.rows, 1 << 17))
+    session, fresh = Alone(engine), Alone(engine)
+    session.add(text, slice(0, 1 << 17))
+    fresh.add(text, slice((1 << 17) - session.rows, 1 << 17))
     session.draft(DraftShape(3, 3))
     far = engine.passes[-1]
     fresh.draft(DraftShape(3, 3))
     near = engine.passes[-1]
     assert (far.ids, far.positions, near.positions) == (near.ids, [(1 << 17) + 1], [session.rows + 1])
-    np.testing.assert_allclose(far.logits, near.logits, rtol=0, atol=2e-3 * np.abs(near.logits).max())
+    np.testing.assert_allclose(far.scores, near.scores, rtol=0, atol=2e-3 * np.abs(near.scores).max())
 
 
-def test_memory_is_that_of_the_rows_and_comes_back() -> None:
-    """K and V of a row: 2 x heads x width x 4 bytes; traced at the allocator, for rows held with room for guesses."""
-    engine = random_engine(n_kv_heads=4, head_dim=64, n_heads=4, max_positions=1024)
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2)])
+def test_memory_is_that_of_the_rows_and_comes_back(dtype: str, width: int) -> None:
+    """K and V of a row: 2 x heads x width x bytes; counted where the engine gives memory for them out."""
+    head = random_head(n_kv_heads=4, head_dim=64, n_heads=4, max_positions=1024, dtype=getattr(torch, dtype))
+    engine = CountedEngine(TorchHeadEngine(head))
     drafter = drafter_on(engine)
     ids, features = rows_of_text(700)
     drafter.warm_up()
-    tracemalloc.start()
-    base = tracemalloc.get_traced_memory()[0]
+    gc.collect()
+    assert (engine.bytes_held, drafter.rows_in_use) == (0, 0)
     for session in range(10):
         drafter.open(session, 0, 0)
         feed(drafter, session, 0, ids[: 70 * session + 20], features[: 70 * session + 20])
-        tree_of(drafter, session, SHAPE)
-    held = tracemalloc.get_traced_memory()[0] - base
-    assert held == pytest.approx(2 * 4 * 64 * 4 * drafter.rows_in_use, rel=0.1)
-    for session in range(10):
-        assert drafter.close(session) == 70 * session + 20
+    drafter.draft(range(10), [SHAPE] * 10)
     gc.collect()
-    left = tracemalloc.get_traced_memory()[0] - base
-    tracemalloc.stop()
-    assert drafter.rows_in_use == 0
-    assert left < held / 100
+    assert drafter.bytes_per_row == 2 * 4 * 64 * width
+    assert engine.bytes_held == pytest.approx(drafter.bytes_per_row * drafter.rows_in_use, rel=0.1)
+    assert [drafter.close(session) for session in range(10)] == [70 * session + 20 for session in range(10)]
+    gc.collect()
+    assert (engine.bytes_held, drafter.rows_in_use) == (0, 0)
 
 
-def test_a_session_never_holds_more_than_its_limit() -> None:
+def test_memory_is_bounded_by_sessions_times_the_heads_limit() -> None:
     engine = random_engine(max_positions=300)
-    drafter = drafter_on(engine)
-    drafter.open(1, 0, 0)
-    ids, features = rows_of_text(2000)
-    for start in range(0, 2000, 50):
-        feed(drafter, 1, start, ids[start : start + 50], features[start : start + 50])
-        tree_of(drafter, 1, DraftShape(59, 40, 8))
-        assert drafter.rows_in_use <= 300 + MAX_GUESSES
+    drafter = drafter_on(engine, max_sessions=3)
+    ids, features = rows_of_text(1000)
+    for session in range(3):
+        drafter.open(session, 0, 0)
+    for start in range(0, 1000, 100):
+        rows = slice(start, start + 100)
+        assert drafter.extend([NewRows(session, start, ids[rows], features[rows]) for session in range(3)]) == {}
+        drafter.draft(range(3), [DraftShape(59, 40, 8)] * 3)
+        # what the sessions hold, and once more what was brought together for the pass
+        assert drafter.rows_in_use <= 2 * 3 * 300
     assert drafter.close(1) <= 300
 
 
@@ -316,7 +320,7 @@ def test_rows_that_the_head_cannot_take_are_refused_in_one_line(
     good = rows_of_text(ROWS)
     feed(drafter, 1, 0, *good)
     with pytest.raises(SessionRefusedError) as refused:
-        drafter.extend([NewRows(1, ROWS, ids, features)])
+        extend_one(drafter, NewRows(1, ROWS, ids, features))
     assert "\n" not in str(refused.value)
     assert tree_of(drafter, 1, SHAPE) == fresh_tree(engine, *good, SHAPE)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from websockets.datastructures import Headers
 
-from starsd_server.gate import shown_ticket, turn_away
+from starsd_server.gate import owner_of, shown_ticket, turn_away
+from starsd_server.keys import HubKey
 
 TOKEN = "correct-horse"
 
@@ -13,7 +14,7 @@ TOKEN = "correct-horse"
 def status(token: str | None, **headers: str | list[str]) -> int | None:
     every = {name: values if isinstance(values, list) else [values] for name, values in headers.items()}
     pairs = [(name, value) for name, values in every.items() for value in values]
-    away = turn_away(Headers(pairs), token)
+    away = turn_away(Headers(pairs), [] if token is None else [HubKey("another"), HubKey(token)])
     return None if away is None else int(away.status)
 
 
@@ -64,6 +65,16 @@ def test_with_a_token_any_name_will_do() -> None:
 def test_a_browser_is_refused_whatever_it_shows() -> None:
     assert status(None, Host="localhost", Origin="http://localhost") == 403
     assert status(TOKEN, Host="localhost", Origin="null", Authorization=f"Bearer {TOKEN}") == 403
+
+
+def test_the_owner_is_the_key_that_was_shown_and_does_not_tell_it() -> None:
+    keys = [HubKey("first-secret"), HubKey("second-secret")]
+    owners = {owner_of(Headers({"Authorization": f"Bearer {key.token}"}), keys) for key in keys}
+    assert owners == {key.owner for key in keys}
+    assert len(owners) == 2
+    assert not any("secret" in owner for owner in owners)
+    assert "secret" not in repr(keys)
+    assert owner_of(Headers(), []) == "anyone"
 
 
 def test_a_ticket_is_shown_once() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, QUOTA, UNKNOWN_SESSION
@@ -23,11 +23,14 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
+from starsd_server.drafters.contract import Failures
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
-from starsd_server.settings import DoorSettings, HubSettings
-from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, hello, running_hub
+from starsd_server.keys import HubKey
+from starsd_server.scheduling.contract import KeyTerms
+from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
+from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, connect_to, hello, running_hub
 from tests.support.prefix_engine import PrefixEngine
 
 PATIENCE_S = 20
@@ -67,8 +70,8 @@ class Moody:
     def close(self, session: int) -> int:
         return 0
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
-        pass
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
+        return {}
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         for session in batch:
@@ -76,15 +79,15 @@ class Moody:
         return [DraftTree.chain([7]) for _ in batch]
 
 
-async def status(hub: RunningHub) -> dict[str, Any]:
-    code, body = await hub.get("/status")
+async def status(hub: RunningHub, token: str = "") -> dict[str, Any]:
+    code, body = await hub.get("/status", **({"Authorization": f"Bearer {token}"} if token else {}))
     assert code == 200
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
-async def until_status(hub: RunningHub, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+async def until_status(hub: RunningHub, condition: Callable[[dict[str, Any]], bool], token: str = "") -> dict[str, Any]:
     async def wait() -> dict[str, Any]:
-        while not condition(facts := await status(hub)):
+        while not condition(facts := await status(hub, token)):
             await asyncio.sleep(0.02)
         return facts
 
@@ -383,6 +386,89 @@ async def test_the_status_tells_targets_links_queue_and_time() -> None:
         assert facts["time"]["busy_s"] > 0
         assert "secret-token" not in body
         assert tag.hex() not in body
+
+
+async def test_keys_have_sessions_of_their_own() -> None:
+    keys = (HubKey("kitchen-token"), HubKey("hall-token"))
+    async with running_hub([model()], HubSettings(DoorSettings(keys=keys))) as hub:
+        async with hub.client("kitchen-token") as client:
+            await client.introduce()
+            tag = await client.open([1, 2, 3])
+        async with hub.client("hall-token") as client:
+            await client.introduce()
+            await client.send(Open(0, 0, 1, resume=tag))
+            assert (await client.expect(Error)).code == UNKNOWN_SESSION
+        async with hub.client("kitchen-token") as client:
+            await client.introduce()
+            await client.send(Open(0, 0, 1, resume=tag))
+            assert (await client.expect(Opened)).tag == tag
+        with pytest.raises(InvalidStatus) as refused:
+            await connect_to(hub.url, "another-token")
+        assert refused.value.response.status_code == 401
+
+
+async def test_the_targets_of_a_key_with_priority_go_first() -> None:
+    drafting, go_on = threading.Event(), threading.Event()
+    order: list[int] = []
+
+    def on_draft(session: int) -> None:
+        order.append(session)
+        drafting.set()
+        go_on.wait(PATIENCE_S)
+
+    keys = (HubKey("guests"), HubKey("house", KeyTerms(priority=1)))
+    settings = HubSettings(DoorSettings(keys=keys), drafting=DraftingSettings("fifo", max_batch=1))
+    async with running_hub([Moody(on_draft)], settings) as hub, hub.client("guests") as guest:
+        await guest.introduce()
+        tags = [await guest.open([1], ref=ref) for ref in range(3)]
+        await guest.ask(tags[0], 1, [1], new=0)
+        assert await asyncio.to_thread(drafting.wait, PATIENCE_S)
+        for tag in tags[1:]:
+            await guest.ask(tag, 1, [1], new=0)
+        await until_status(hub, lambda facts: facts["queue"]["requests"] == 2, "guests")
+        async with hub.client("house") as house:
+            await house.introduce()
+            tag = await house.open([1])
+            await house.ask(tag, 1, [1], new=0)
+            await until_status(hub, lambda facts: facts["queue"]["requests"] == 3, "guests")
+            go_on.set()
+            assert (await house.receive_draft()).ids == [7]
+            for _ in tags:
+                await guest.receive_draft()
+        facts = await until_status(hub, lambda facts: facts["batches"]["sizes"] == [4], "guests")
+    assert order == [1, 4, 2, 3]
+    assert (facts["policy"], facts["policy_in_use"]) == ("fifo", "fifo")
+    assert (facts["batches"]["last"], facts["batches"]["most"]) == (1, 1)
+
+
+async def test_what_waits_together_is_drafted_together_and_shown() -> None:
+    drafting, go_on = threading.Event(), threading.Event()
+
+    def on_draft(session: int) -> None:
+        drafting.set()
+        go_on.wait(PATIENCE_S)
+
+    async with running_hub([Moody(on_draft)]) as hub, hub.client() as client:
+        await client.introduce()
+        tags = [await client.open([1], ref=ref) for ref in range(6)]
+        await client.ask(tags[0], 1, [1], new=0)
+        assert await asyncio.to_thread(drafting.wait, PATIENCE_S)
+        for tag in tags[1:]:
+            await client.ask(tag, 1, [1], new=0)
+        await until_status(hub, lambda facts: facts["queue"]["requests"] == 5)
+        go_on.set()
+        drafts = [await client.receive_draft() for _ in tags]
+        assert len({draft.service_us for draft in drafts[1:]}) == 1
+        facts = await until_status(hub, lambda facts: facts["drafters"][0]["service"]["passes"] == 2)
+        assert (facts["batches"]["last"], facts["batches"]["sizes"][:6]) == (5, [1, 0, 0, 0, 1, 0])
+        drafter = facts["drafters"][0]
+        assert (drafter["passes"], drafter["drafts"]) == (2, 6)
+        assert (facts["policy"], facts["policy_in_use"]) == ("latency", "latency")
+        families = {f.name: f for f in text_string_to_metric_families((await hub.get("/metrics"))[1])}
+        buckets = {s.labels.get("le"): s.value for s in families["starsd_batch_sessions"].samples}
+        assert (buckets["1.0"], buckets["4.0"], buckets["8.0"], buckets["+Inf"]) == (1, 1, 2, 2)
+        in_use = [s.labels["policy"] for s in families["starsd_policy_in_use"].samples]
+        assert in_use == ["latency"]
 
 
 async def test_metrics_are_well_formed_whatever_targets_call_themselves() -> None:

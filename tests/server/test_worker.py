@@ -13,7 +13,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
-from starsd_server.drafters.contract import SessionRefusedError
+from starsd_server.drafters.contract import Failures, SessionRefusedError
 from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 SHAPE = DraftShape(4, 4)
@@ -55,9 +55,10 @@ class FakeDrafter:
     def close(self, session: int) -> int:
         return self.rows.pop(session, 0)
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
         for rows in batch:
             self.rows[rows.session] += len(rows.ids)
+        return {}
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         self.clock.now += self.cost

@@ -45,9 +45,10 @@ def exported(model_file: Path, weights: str) -> Bundle:
 def shipped_head() -> EagleDrafter:
     """The shipped head of the default model as a drafter for one session at a time, exported like the bundles."""
     from starsd_edge.bundles.catalogue import resolve_model
-    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle, open_head
+    from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle
+    from starsd_edge.heads.loading import open_head
     from starsd_export.draft_heads.bundle import export_draft_bundle
-    from starsd_export.draft_heads.fitting import SHIPPED
+    from starsd_export.draft_heads.shipped_heads import SHIPPED
     from starsd_server.drafters.eagle import EagleDrafter
 
     place = STORE / _state_of_the_sources() / "smollm2-135m-eagle-int8"

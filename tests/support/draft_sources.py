@@ -59,6 +59,9 @@ class ScriptedDrafts:
     def take(self) -> Draft:
         return Draft(self._script(self.text, self.shapes[-1]), HUB)
 
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        pass
+
     def end(self) -> None:
         self.ended += 1
 

@@ -11,7 +11,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB
 from starsd_jetson.drafting import Draft
-from starsd_server.drafters.contract import Drafter
+from starsd_server.drafters.contract import Drafter, draft_one, extend_one
 
 
 class DrafterDrafts:
@@ -35,7 +35,7 @@ class DrafterDrafts:
 
     def extend(self) -> None:
         features = np.concatenate(self._features) if self._features else None
-        self._drafter.extend([NewRows(self._session, self._rows, self._fresh, features)])
+        extend_one(self._drafter, NewRows(self._session, self._rows, self._fresh, features))
         self._rows += len(self._fresh)
         self._fresh, self._features = [], []
 
@@ -44,7 +44,10 @@ class DrafterDrafts:
 
     def take(self) -> Draft:
         self.extend()
-        return Draft(self._drafter.draft([self._session], [self._shape])[0], HUB)
+        return Draft(draft_one(self._drafter, self._session, self._shape), HUB)
+
+    def verified(self, rows: int, tokens: int, seconds: float) -> None:
+        pass
 
     def end(self) -> None:
         self._drafter.close(self._session)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep
+from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep, KvArray
 from starsd_edge.heads.spec import HeadSpec
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.contract import Drafter, draft_one, extend_one
 from starsd_server.drafters.eagle import EagleDrafter
 
 WIDTH = 32
@@ -53,8 +55,48 @@ def _tensor(name: str, shape: tuple[int, ...], draw: torch.Generator) -> torch.T
 
 
 def random_engine(kind: str = "eagle", seed: int = 3, **changes: object) -> TorchHeadEngine:
-    """The same under torch."""
-    return TorchHeadEngine(random_head(kind, seed, **changes))
+    """The same under torch, with all candidates below each row."""
+    return TorchHeadEngine(random_head(kind, seed, **changes), DRAFT_VOCAB)
+
+
+def line_of(
+    engine: HeadEngine,
+    ids: list[int],
+    features: Floats,
+    first: int = 0,
+    past: tuple[KvArray, KvArray] | None = None,
+    wanted: list[int] | None = None,
+) -> HeadRows:
+    """Rows of one sequence from position `first` on, each of which sees those before it; candidates below all of them.
+
+    Args:
+        past: K and V of the rows before, [1, KV heads, S, D].
+    """
+    spec, rows = engine.spec, np.arange(len(ids))
+    none = engine.zeros(1, spec.n_kv_heads, 0, spec.head_dim)
+    keys, values = past or (none, none)
+    return HeadRows(
+        ids=np.array(ids, dtype=np.int64),
+        features=features,
+        positions=rows + first,
+        slots=rows[None],
+        places=rows,
+        keys=keys,
+        values=values,
+        lengths=np.array([keys.shape[2]]),
+        late_keys=none,
+        late_values=none,
+        seen=np.tri(len(ids), dtype=np.bool_)[None],
+        wanted=rows if wanted is None else np.array(wanted),
+    )
+
+
+def log_probabilities(step: HeadStep, vocabulary: int) -> npt.NDArray[np.float64]:
+    """float64 [W, draft vocabulary], of an engine that gives as many candidates."""
+    assert step.tokens.shape[1] == vocabulary
+    table = np.full((len(step.tokens), vocabulary), np.nan)
+    np.put_along_axis(table, step.tokens, step.scores.astype(np.float64), axis=1)
+    return table
 
 
 def draft_ids(engine: HeadEngine) -> npt.NDArray[np.int64]:
@@ -76,14 +118,14 @@ def rows_of_text(count: int, seed: int = 0, width: int = WIDTH) -> tuple[list[in
     return draw.integers(0, VOCAB, count).tolist(), draw.standard_normal((count, width)).astype(np.float16)
 
 
-def feed(drafter: EagleDrafter, session: int, start: int, ids: list[int], features: npt.NDArray[np.float16]) -> None:
+def feed(drafter: Drafter, session: int, start: int, ids: list[int], features: npt.NDArray[np.float16]) -> None:
     """Rows from `start` on, as the queue hands them over."""
-    drafter.extend([NewRows(session, start, ids, features)])
+    extend_one(drafter, NewRows(session, start, ids, features))
 
 
-def tree_of(drafter: EagleDrafter, session: int, shape: DraftShape) -> DraftTree:
+def tree_of(drafter: Drafter, session: int, shape: DraftShape) -> DraftTree:
     """One draft."""
-    return drafter.draft([session], [shape])[0]
+    return draft_one(drafter, session, shape)
 
 
 def fresh_tree(engine: HeadEngine, ids: list[int], features: npt.NDArray[np.float16], shape: DraftShape) -> DraftTree:
@@ -96,11 +138,17 @@ def fresh_tree(engine: HeadEngine, ids: list[int], features: npt.NDArray[np.floa
 
 @dataclass
 class Pass:
-    """One pass of a head: what went in that tells rows apart, and what came out."""
+    """One pass of a head: what went in that tells rows apart, and what came out.
+
+    Attributes:
+        lines: sequences in it.
+        scores: float64 [W, draft vocabulary] where the engine gives all of them, else [W, K] by falling probability.
+    """
 
     ids: list[int]
     positions: list[int]
-    logits: Floats
+    lines: int
+    scores: npt.NDArray[np.float64]
 
 
 class WatchedEngine:
@@ -115,8 +163,52 @@ class WatchedEngine:
         """See `HeadEngine`."""
         return self._engine.spec
 
+    @property
+    def kv_bytes(self) -> int:
+        """See `HeadEngine`."""
+        return self._engine.kv_bytes
+
+    def zeros(self, *shape: int) -> KvArray:
+        """See `HeadEngine`."""
+        return self._engine.zeros(*shape)
+
     def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
         step = self._engine.forward(rows)
-        self.passes.append(Pass(rows.ids.tolist(), rows.positions.tolist(), step.logits))
+        vocabulary = self.spec.draft_vocab_size
+        whole = step.tokens.shape[1] == vocabulary
+        scores = log_probabilities(step, vocabulary) if whole else step.scores.astype(np.float64)
+        self.passes.append(Pass(rows.ids.tolist(), rows.positions.tolist(), len(rows.slots), scores))
         return step
+
+
+class CountedEngine:
+    """An engine that knows how much memory for K and V it has given out and not got back."""
+
+    def __init__(self, engine: TorchHeadEngine) -> None:
+        self._engine = engine
+        self.bytes_held = 0
+
+    @property
+    def spec(self) -> HeadSpec:
+        """See `HeadEngine`."""
+        return self._engine.spec
+
+    @property
+    def kv_bytes(self) -> int:
+        """See `HeadEngine`."""
+        return self._engine.kv_bytes
+
+    def zeros(self, *shape: int) -> KvArray:
+        """See `HeadEngine`."""
+        array = self._engine.zeros(*shape)
+        self._count(array.nbytes)
+        weakref.finalize(array, self._count, -array.nbytes)
+        return array
+
+    def forward(self, rows: HeadRows) -> HeadStep:
+        """See `HeadEngine`."""
+        return self._engine.forward(rows)
+
+    def _count(self, change: int) -> None:
+        self.bytes_held += change

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.features import read_features, write_features
+from starsd_edge.protocol.hub_shapes import ShapeChooser
 from starsd_edge.protocol.hub_side import (
     HubAction,
     HubConnection,
@@ -127,6 +128,7 @@ class HubUnderTest:
     own_port: Callable[[str], OwnPort | Refusal] | None = None
     waiting: dict[str, int] = field(default_factory=dict)
     """Bytes of features that wait for the drafter, per key."""
+    shapes: ShapeChooser | None = None
     now: float = 100.0
     done: list[HubAction] = field(default_factory=list)
     """Actions other than Send, in order."""
@@ -134,7 +136,9 @@ class HubUnderTest:
     def __post_init__(self) -> None:
         self._tags = 0
         choose = self.choose or (lambda _: Offer("ngram", "fp", self.codec))
-        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port, self._waiting)
+        self.protocol = HubProtocol(
+            HUB_ID, choose, self.limits, self._new_tag, self.own_port, self._waiting, self.shapes
+        )
 
     def _waiting(self, owner: str) -> int:
         return self.waiting.get(owner, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir
 import torch
+from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.bundle import write_manifest
@@ -17,6 +18,8 @@ from starsd_edge.heads.draft_bundle import (
     DRAFT_KIND,
     EMBEDDING_NAME,
     GRAPH_NAME,
+    HEAD_GRAPH_REVISION,
+    TENSORS_NAME,
     DraftBundle,
     DraftManifest,
     load_draft_bundle,
@@ -46,7 +49,7 @@ def export_draft_bundle(
     Args:
         source: the target's checkpoint.
         head: directory of a head that `train-draft` wrote, or of a published one; or `fitting.SHIPPED`.
-        weights: "int8" (by blocks) or "fp32".
+        weights: "int8" (see `row_int8`) or "fp32".
         model_name: what `export` calls the target's model, without a path; None takes the checkpoint's name.
 
     Raises:
@@ -65,6 +68,7 @@ def export_draft_bundle(
     progress(DRAFT_STEPS[3])
     with staged_directory(destination) as staging:
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=f"{GRAPH_NAME}.data")
+        (staging / TENSORS_NAME).write_bytes(save(_for_torch(found.head, tensors)))
         np.save(staging / EMBEDDING_NAME, tensors["embed.weight"].to(torch.float16).numpy(), allow_pickle=False)
         np.save(staging / DRAFT_IDS_NAME, found.head.draft_ids.to(torch.int32).numpy(), allow_pickle=False)
         write_manifest(staging, _describe(staging, destination.name, found, checkpoint, weights, model_name))
@@ -109,4 +113,23 @@ def _describe(
         head=found.name,
         target=model_name,
         notes=list(found.notes),
+        graph_revision=HEAD_GRAPH_REVISION,
     )
+
+
+def _for_torch(head: TrainedHead, whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What head.safetensors holds: all but what embedding.npy does, and nothing wider than its numbers are."""
+    left_out = {"embed.weight"}
+    if torch.equal(whole["lm_head.weight"].half(), whole["embed.weight"][head.draft_ids].half()):
+        left_out.add("lm_head.weight")
+    names = [name for name in head.record.spec.tensor_shapes() if name not in left_out]
+    return {name: _narrowest(whole[name]).contiguous() for name in names}
+
+
+def _narrowest(tensor: torch.Tensor) -> torch.Tensor:
+    """As float16 or bfloat16 where that loses nothing."""
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = tensor.to(dtype)
+        if torch.equal(narrow.to(tensor.dtype), tensor):
+            return narrow
+    return tensor

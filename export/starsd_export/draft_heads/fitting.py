@@ -11,12 +11,9 @@ from starsd_edge.errors import UsageError
 from starsd_edge.heads.spec import HeadKind
 from starsd_export.checkpoint import Checkpoint
 from starsd_export.draft_heads.public import PublicHead, published_kind, read_public_head
+from starsd_export.draft_heads.shipped_heads import SHIPPED, SHIPPED_HEADS
 from starsd_export.draft_heads.trained import HeadRecord, TrainedHead, is_trained_head, read_trained
 from starsd_export.target_features import fused_states, last_hidden, require_same_model
-
-SHIPPED = "shipped"
-"""In place of a directory: the head of ours that was trained for the target's model."""
-_SHIPPED_HEADS = Path(__file__).parent / "shipped"
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def _shipped_head(checkpoint: Checkpoint) -> TrainedHead:
     """The head in this program that was trained for a checkpoint."""
     wanted = _feature_fp(checkpoint)
     names = []
-    for directory in sorted(path for path in _SHIPPED_HEADS.glob("*") if is_trained_head(path)):
+    for directory in sorted(path for path in SHIPPED_HEADS.glob("*") if is_trained_head(path)):
         head = read_trained(directory)
         if head.record.feature_fp == wanted:
             return head

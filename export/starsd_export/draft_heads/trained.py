@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.spec import HeadSpec
+from starsd_export.draft_heads.shipped_heads import HEAD_JSON
 
-HEAD_JSON = "head.json"
 HEAD_TENSORS = "head.safetensors"
 DRAFT_IDS = "draft_ids"
 FROM_TARGET = ("embed.weight", "lm_head.weight")

@@ -15,7 +15,7 @@ import numpy as np
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import SessionRefusedError
+from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, draft_each, extend_each
 from starsd_server.drafters.spine import Candidates, grow, top_candidates
 
 CAUSAL_LM = "causal-lm"
@@ -89,19 +89,21 @@ class CausalLmDrafter:
         state = self._sessions.pop(session, None)
         return 0 if state is None else state.rows_held
 
-    def extend(self, batch: ListLike[NewRows]) -> None:
+    def extend(self, batch: ListLike[NewRows]) -> Failures:
         """See `Drafter`."""
-        for rows in batch:
-            self._require_known(rows.ids)
-            state = self._sessions[rows.session]
-            if state is not None and state.has_room_for(len(rows.ids)):
-                state.extend(rows.ids)
-            else:
-                self._sessions[rows.session] = None
+        return extend_each(batch, self._extend_one)
 
-    def draft(self, batch: ListLike[int], shapes: ListLike[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: ListLike[int], shapes: ListLike[DraftShape]) -> ListLike[DraftOutcome]:
         """See `Drafter`. A session longer than the engine's context gets the empty tree."""
-        return [self._draft_one(session, shape) for session, shape in zip(batch, shapes, strict=True)]
+        return draft_each(batch, shapes, self._draft_one)
+
+    def _extend_one(self, rows: NewRows) -> None:
+        self._require_known(rows.ids)
+        state = self._sessions[rows.session]
+        if state is not None and state.has_room_for(len(rows.ids)):
+            state.extend(rows.ids)
+        else:
+            self._sessions[rows.session] = None
 
     def _draft_one(self, session: int, shape: DraftShape) -> DraftTree:
         state = self._sessions[session]

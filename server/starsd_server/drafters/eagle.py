@@ -1,6 +1,7 @@
 """Drafting with an EAGLE head: it goes on from the target's own features.
 
-Sessions and their memory are in `eagle_session`.
+Sessions share the passes of the head: true rows of several go in at once (`eagle_session`), and so does each level of
+their trees (`eagle_draft`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import numpy.typing as npt
 from starsd_edge.heads.engine import HeadEngine
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.rows import NewRows
-from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import SessionRefusedError
-from starsd_server.drafters.eagle_session import EagleSession
+from starsd_edge.speculation.tree import DraftShape
+from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
+from starsd_server.drafters.eagle_draft import TreeDrafter
+from starsd_server.drafters.eagle_lines import Gathering
+from starsd_server.drafters.eagle_session import EagleSession, Extender, Feed
 
 EAGLE = "eagle"
 
@@ -44,7 +47,9 @@ class EagleDrafter:
         target_export: str = "starsd-edge export",
     ) -> None:
         self._engine = engine
-        self._draft_ids = draft_ids
+        self._gathering = Gathering(engine)
+        self._extender = Extender(engine, draft_ids, self._gathering)
+        self._trees = TreeDrafter(engine, draft_ids, self._gathering)
         self._fingerprint = fingerprint
         self._accepts = frozenset(accepts)
         self._max_sessions = max_sessions
@@ -69,8 +74,13 @@ class EagleDrafter:
 
     @property
     def rows_in_use(self) -> int:
-        """Rows that all sessions together hold memory for."""
-        return sum(session.capacity for session in self._sessions.values())
+        """Rows that memory is held for: of all sessions, and of those that were last brought together for a pass."""
+        return sum(session.store.capacity for session in self._sessions.values()) + self._gathering.rows
+
+    @property
+    def bytes_per_row(self) -> int:
+        """K and V of one of them."""
+        return self._engine.spec.kv_row_numbers * self._engine.kv_bytes
 
     def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
         """See `Drafter`: a head fits the features of one checkpoint."""
@@ -83,10 +93,12 @@ class EagleDrafter:
         )
 
     def warm_up(self) -> None:
-        """Run one short pass: the first one allocates."""
-        session = EagleSession(self._engine, self._draft_ids)
-        session.extend(np.zeros(2, dtype=np.int64), np.zeros((2, self._engine.spec.hidden_size), dtype=np.float32))
-        session.draft(DraftShape(2, 2, 1))
+        """Run one short pass of each kind: the first ones allocate."""
+        session = EagleSession(self._engine)
+        ids, features = np.zeros(2, np.int64), np.zeros((2, self._engine.spec.hidden_size), np.float16)
+        self._extender.extend([Feed(session, ids, features)])
+        self._trees.draft([session], [DraftShape(2, 2, 1)])
+        self._gathering.release()
 
     def open(self, session: int, first_row: int, t_first: int) -> None:
         """See `Drafter`."""
@@ -95,31 +107,44 @@ class EagleDrafter:
                 f"the hub's {self._name} drafter holds {self._max_sessions} sessions, its limit: "
                 "try again later, or start the hub with a larger --max-sessions"
             )
-        self._sessions[session] = EagleSession(self._engine, self._draft_ids)
+        self._sessions[session] = EagleSession(self._engine)
 
     def close(self, session: int) -> int:
         """See `Drafter`."""
         state = self._sessions.pop(session, None)
-        return 0 if state is None else state.rows
+        if not self._sessions:
+            self._gathering.release()
+        return 0 if state is None else state.store.rows
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
+        failures: dict[int, Exception] = {}
+        feeds: dict[int, Feed] = {}
         for rows in batch:
-            ids = np.asarray(rows.ids, dtype=np.int64)
-            self._require_usable(ids, rows.features)
-            if len(ids) and rows.features is not None:
-                self._sessions[rows.session].extend(ids, rows.features.astype(np.float32))
+            try:
+                feed = self._feed(rows)
+            except SessionRefusedError as error:
+                failures[rows.session] = error
+                continue
+            if feed is not None:
+                feeds[rows.session] = feed
+        self._extender.extend(list(feeds.values()))
+        return failures | {session: feed.lost for session, feed in feeds.items() if feed.lost}
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`. Under a root without rows nothing can be guessed."""
-        return [self._sessions[session].draft(shape) for session, shape in zip(batch, shapes, strict=True)]
+        return self._trees.draft([self._sessions[session] for session in batch], shapes)
 
-    def _require_usable(self, ids: npt.NDArray[np.int64], features: npt.NDArray[np.float16] | None) -> None:
+    def _feed(self, rows: NewRows) -> Feed | None:
+        """The rows, if there are any that the head can take."""
+        if not len(rows.ids):
+            return None
         spec = self._engine.spec
-        if len(ids) and not 0 <= ids.min() <= ids.max() < spec.vocab_size:
+        if not 0 <= min(rows.ids) <= max(rows.ids) < spec.vocab_size:
             raise SessionRefusedError(
                 f"a token id is outside the head's vocabulary of {spec.vocab_size}: "
                 "the target's model is not the one it claims"
             )
-        if len(ids) and (features is None or features.shape != (len(ids), spec.hidden_size)):
+        if rows.features is None or rows.features.shape != (len(rows.ids), spec.hidden_size):
             raise SessionRefusedError(f"the head needs {spec.hidden_size} feature values with every row")
+        return Feed(self._sessions[rows.session], np.asarray(rows.ids, dtype=np.int64), rows.features)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import Drafter
+from starsd_server.drafters.contract import Drafter, DraftOutcome, Failures
 
 
 class _Wrapped:
@@ -49,11 +49,11 @@ class _Wrapped:
         """See `Drafter`."""
         return self._drafter.close(session)
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
-        self._drafter.extend(batch)
+        return self._drafter.extend(batch)
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
         return self._drafter.draft(batch, shapes)
 
@@ -72,7 +72,7 @@ class SlowedDrafter(_Wrapped):
         self._begin = begin
         self._end = end
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
         began = self._begin()
         trees = self._drafter.draft(batch, shapes)
@@ -91,9 +91,12 @@ class WrongDrafter(_Wrapped):
         super().__init__(drafter)
         self._wrong_ids = np.asarray(wrong_ids, dtype=np.int64)
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
-        return [self._wrong(tree) for tree in self._drafter.draft(batch, shapes)]
+        return [
+            self._wrong(outcome) if isinstance(outcome, DraftTree) else outcome
+            for outcome in self._drafter.draft(batch, shapes)
+        ]
 
     def _wrong(self, tree: DraftTree) -> DraftTree:
         """The same tree with other tokens, of which no two siblings share one."""

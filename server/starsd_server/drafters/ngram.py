@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.ngram import NgramIndex
-from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import SessionRefusedError
+from starsd_edge.speculation.tree import DraftShape
+from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, draft_each, extend_each
 
 NGRAM = "ngram"
 
@@ -56,11 +56,10 @@ class NgramDrafter:
         text = self._texts.pop(session, None)
         return 0 if text is None else len(text) - 1
 
-    def extend(self, batch: Sequence[NewRows]) -> None:
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
-        for rows in batch:
-            self._texts[rows.session].append(rows.ids)
+        return extend_each(batch, lambda rows: self._texts[rows.session].append(rows.ids))
 
-    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+    def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
-        return [self._texts[session].draft(shape) for session, shape in zip(batch, shapes, strict=True)]
+        return draft_each(batch, shapes, lambda session, shape: self._texts[session].draft(shape))

@@ -57,9 +57,6 @@ class Waiting:
         return self.request.session
 
 
-Rank = tuple[float, float]
-
-
 class Policy(Protocol):
     """An order of waiting requests, with what it has to remember for it."""
 
@@ -67,8 +64,10 @@ class Policy(Protocol):
     def name(self) -> str:
         """The rule that is followed now."""
 
-    def rank(self, waiting: Waiting, now: float) -> Rank:
-        """Requests of lower rank are served first. Changes nothing."""
+    def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
+        """One for each of these, which come in the order of their arrival: those of lower rank are served first, of
+        equals the first. Changes nothing. For all at once, because the drafter waits for it.
+        """
 
     def arrived(self, waiting: Waiting) -> None:
         """It begins to wait, or takes the place of its session's earlier request."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from starsd_server.scheduling.contract import Rank, Waiting
+from starsd_server.scheduling.contract import Waiting
 
 MOST_SAVED = 2.0
 """Quanta that a session can save up, and owe."""
@@ -43,9 +43,15 @@ class DeficitRoundRobin:
         """Quanta given so far to a session of weight 1."""
         self._accounts: dict[int, _Account] = {}
 
-    def rank(self, waiting: Waiting, now: float) -> Rank:
-        """See `Policy`: rounds until it can be served, then time of arrival."""
-        return float(math.ceil(self._missing(waiting) / self._quantum_s)), waiting.arrived
+    def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
+        """See `Policy`: rounds until it can be served."""
+        accounts, granted_s, quantum_s = self._accounts, self._granted_s, self._quantum_s
+        ranks: list[float] = []
+        for waiting in ready:
+            account = accounts[waiting.request.session]
+            missing_s = waiting.cost_s - account.saved_s - (granted_s - account.at) * account.weight
+            ranks.append(math.ceil(missing_s / (account.weight * quantum_s)) if missing_s > 0 else 0)
+        return ranks
 
     def arrived(self, waiting: Waiting) -> None:
         """See `Policy`."""
@@ -57,7 +63,7 @@ class DeficitRoundRobin:
 
     def taken(self, batch: Sequence[Waiting], left: int) -> None:
         """See `Policy`. Those that go along with the first are served on credit."""
-        self._granted_s += self._quantum_s * math.ceil(self._missing(batch[0]) / self._quantum_s)
+        self._granted_s += self._quantum_s * self.ranks(batch[:1], 0.0)[0]
         for waiting in batch:
             account = self._accounts[waiting.session]
             account.saved_s, account.at = self._saved(account) - waiting.cost_s, self._granted_s
@@ -81,12 +87,9 @@ class DeficitRoundRobin:
         for account in self._accounts.values():
             account.saved_s, account.at = 0.0, self._granted_s
 
-    def _missing(self, waiting: Waiting) -> float:
-        """Seconds that a session of weight 1 is still to be granted until this request can be served."""
-        account = self._accounts[waiting.session]
-        return max(0.0, (waiting.cost_s - self._saved(account)) / account.weight)
-
     def _saved(self, account: _Account) -> float:
-        """What a session waits for it may save up, however dear it is; else it could never be served."""
+        """What a session waits for it may save up, however dear it is: the cap holds for the rest only, so it is of no
+        account for what is missing.
+        """
         most = max(MOST_SAVED * self._quantum_s * account.weight, account.cost_s)
         return min(most, account.saved_s + (self._granted_s - account.at) * account.weight)

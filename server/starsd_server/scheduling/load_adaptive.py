@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starsd_server.scheduling.contract import Rank, Waiting
+from starsd_server.scheduling.contract import Waiting
 from starsd_server.scheduling.deficits import DeficitRoundRobin
 from starsd_server.scheduling.stateless import LongestReturn
 
@@ -31,9 +31,10 @@ class LoadAdaptive:
         """See `Policy`."""
         return self._shares.name if self._saturated else self._longest_return.name
 
-    def rank(self, waiting: Waiting, now: float) -> Rank:
+    def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
-        return self._shares.rank(waiting, now) if self._saturated else self._longest_return.rank(waiting, now)
+        rule = self._shares if self._saturated else self._longest_return
+        return rule.ranks(ready, now)
 
     def arrived(self, waiting: Waiting) -> None:
         """See `Policy`."""

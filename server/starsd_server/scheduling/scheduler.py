@@ -83,11 +83,16 @@ class Scheduler:
         return waiting
 
     def ranked(self, ready: Sequence[Waiting], now: float) -> list[Waiting]:
-        """The most urgent first."""
-        rank = self._policy.rank
-        if not self._classes and all(now - waiting.arrived < PROMOTED_AFTER_S for waiting in ready):
-            return sorted(ready, key=lambda waiting: rank(waiting, now))
-        return sorted(ready, key=lambda waiting: (-_class_of(waiting, now), *rank(waiting, now)))
+        """The most urgent first.
+
+        Args:
+            ready: in the order of their arrival.
+        """
+        ranks = self._policy.ranks(ready, now)
+        by_rank = [ready[at] for at in sorted(range(len(ready)), key=ranks.__getitem__)]
+        if self._classes or min(waiting.arrived for waiting in ready) + PROMOTED_AFTER_S <= now:
+            by_rank.sort(key=lambda waiting: -_class_of(waiting, now))
+        return by_rank
 
     def taken(self, batch: Sequence[Waiting], left: int) -> None:
         """These are drafted now; so many that could have been stay behind."""

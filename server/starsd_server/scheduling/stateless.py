@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starsd_server.scheduling.contract import AGING, Rank, Waiting
+from starsd_server.scheduling.contract import AGING, Waiting
 
 
 class _Stateless:
@@ -28,9 +28,9 @@ class Fifo(_Stateless):
 
     name = "fifo"
 
-    def rank(self, waiting: Waiting, now: float) -> Rank:
+    def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
-        return waiting.arrived, 0.0
+        return [waiting.arrived for waiting in ready]
 
 
 class LongestReturn(_Stateless):
@@ -40,9 +40,9 @@ class LongestReturn(_Stateless):
 
     name = "latency"
 
-    def rank(self, waiting: Waiting, now: float) -> Rank:
+    def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
-        return -(waiting.returns_s + _age(waiting, now)), waiting.arrived
+        return [-waiting.returns_s - AGING * waiting.terms.weight * (now - waiting.arrived) for waiting in ready]
 
 
 class ShortestReturn(_Stateless):
@@ -50,10 +50,6 @@ class ShortestReturn(_Stateless):
 
     name = "srf"
 
-    def rank(self, waiting: Waiting, now: float) -> Rank:
+    def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
-        return waiting.returns_s - _age(waiting, now), waiting.arrived
-
-
-def _age(waiting: Waiting, now: float) -> float:
-    return AGING * waiting.terms.weight * (now - waiting.arrived)
+        return [waiting.returns_s - AGING * waiting.terms.weight * (now - waiting.arrived) for waiting in ready]

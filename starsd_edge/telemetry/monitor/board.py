@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from starsd_edge.telemetry.feed import Event
-from starsd_edge.telemetry.hub_facts import LatencyFacts
+from starsd_edge.telemetry.hub_facts import LatencyFacts, ShapeFacts
 
 ON = "on"
 """State of a target whose last round used the hub's draft."""
@@ -60,6 +60,7 @@ class TargetRow:
         rtt_history: milliseconds, one for each snapshot, oldest first.
         state: `ON`, or why its rounds go without the hub.
         latency: of its rounds as the hub observes them.
+        shape: how large its drafts are, and why.
     """
 
     key: str
@@ -81,6 +82,7 @@ class TargetRow:
     state: str
     port: int = 0
     latency: LatencyFacts = field(default_factory=LatencyFacts)
+    shape: ShapeFacts = field(default_factory=ShapeFacts)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from starsd_edge.protocol import shape_reasons
+from starsd_edge.protocol.checks import printable
 from starsd_edge.protocol.reasons import MEANINGS
 from starsd_edge.telemetry.feed import Event
-from starsd_edge.telemetry.hub_facts import LatencyFacts
+from starsd_edge.telemetry.hub_facts import LatencyFacts, ShapeFacts
 from starsd_edge.telemetry.monitor.board import FAILING, ON, WARMING, TargetRow
 from starsd_edge.telemetry.monitor.formats import Marks, clock, count, milliseconds, number, percent, size, sparkline
 from starsd_edge.telemetry.monitor.parts import acceptance_lines, accepted_of, event_line, heading
@@ -40,6 +42,7 @@ def detail_lines(row: TargetRow, events: Sequence[Event], uptime_s: float, width
         ("address", f"{row.address}{at_port}, connected for {clock(row.connected_s)}"),
         ("drafter", f"{row.drafter}, {count(row.sessions)} sessions"),
         ("drafting", f"{row.state}: {_STATES.get(row.state, 'a reason of a newer target')}"),
+        ("draft size", _shape(row.shape)),
         ("RTT", f"{milliseconds(row.rtt_ms)} ms, least {milliseconds(row.min_rtt_ms)} ms"),
         ("", sparkline(row.rtt_history, max(8, width - _LABEL - 2), marks)),
         ("round", _round(row.latency)),
@@ -64,6 +67,16 @@ def _round(latency: LatencyFacts) -> str:
     if latency.degraded:
         parts.append(f"degraded from {milliseconds(latency.usual_ms)} ms")
     return ", ".join(parts)
+
+
+def _shape(shape: ShapeFacts) -> str:
+    """How large its drafts are, and why."""
+    if not shape.why:
+        return "-"
+    drafted = f"{shape.nodes} nodes, {shape.depth} levels: " if shape.nodes else ""
+    why = shape_reasons.MEANINGS.get(shape.why, printable(shape.why))
+    gain = f"; {shape.gain:.2f} x plain expected" if shape.gain and shape.nodes else ""
+    return f"{drafted}{why}{gain}"
 
 
 def _spread(value_ms: float | None, deviation_ms: float) -> str:

@@ -135,6 +135,7 @@ class _TargetTrail:
             state=_state(before, facts, drafter),
             port=facts.port,
             latency=facts.latency,
+            shape=facts.shape,
         )
 
 

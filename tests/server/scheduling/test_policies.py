@@ -132,7 +132,9 @@ def test_nobody_waits_for_longer_than_the_bound(targets: list[Spoke], policy: st
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.lists(st.floats(0.0001, 2.0), min_size=1, max_size=3), min_size=1, max_size=12),
+    st.lists(
+        st.lists(st.sampled_from([0.001, 0.01, 0.03, 0.06, 0.2]), min_size=1, max_size=3), min_size=8, max_size=16
+    ),
     st.sampled_from(["fifo", "srf", "drr", "latency"]),
 )
 def test_equals_wait_for_no_more_than_aging_allows(returns: list[list[float]], policy: str) -> None:

@@ -1,0 +1,160 @@
+"""How often the trees of one drafter come true, by level and by rank among siblings.
+
+Every tree is judged by the text that followed its root, whether or not it was verified: so a drafter that is not
+believed costs no verify pass, and one that became good is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.speculation.tree import ROOT, DraftTree
+
+_FIRST_GUESS = 0.7
+"""Of a drafter that nobody knows yet, how often the likeliest child of the root comes true. Deeper levels are expected
+to do as the level above them.
+"""
+_PRIOR_TRIALS = 2.0
+"""So many trials is that expectation worth at first; it fades as trials do."""
+_MEMORY = 0.92
+"""What a trial is worth once the next is there: about the last twelve count."""
+_MOSTLY = 0.5
+
+
+@dataclass
+class _Cell:
+    """Trials of one rank at one level, how many of them came true, and what an expectation is worth beside them."""
+
+    trials: float = 0.0
+    hits: float = 0.0
+    prior: float = _PRIOR_TRIALS
+
+    def count(self, hit: bool) -> None:
+        self.trials = self.trials * _MEMORY + 1
+        self.hits = self.hits * _MEMORY + hit
+        self.prior *= _MEMORY
+
+    def share(self, expected: float) -> float:
+        return (self.hits + self.prior * expected) / (self.trials + self.prior)
+
+
+@dataclass
+class _Level:
+    """One level: how often a tree had children below a parent that came true, and how the children of each rank did."""
+
+    offered: _Cell = field(default_factory=_Cell)
+    ranks: list[_Cell] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """How far the text has gone along a tree that was asked for with `depth` levels: to `node`, which is at `level`."""
+
+    tree: DraftTree
+    depth: int
+    node: int = ROOT
+    level: int = 0
+
+
+class Foresight:
+    """The record of one drafter. It outlives the answers; trees do not.
+
+    Attributes:
+        last_came_true: whether the first level of the tree judged last held the token that came.
+    """
+
+    def __init__(self) -> None:
+        self.last_came_true = False
+        self._levels: list[_Level] = []
+        self._open: list[_Standing] = []
+
+    def expect(self, tree: DraftTree, depth: int, since: Sequence[int] = ()) -> None:
+        """A tree came that hangs from the token before `since`, which the text has gone on with.
+
+        Args:
+            tree: perhaps empty.
+            depth: levels that were asked for.
+        """
+        self._open.append(_Standing(tree, depth))
+        self._walk(since, len(self._open) - 1)
+
+    def append(self, ids: Sequence[int]) -> None:
+        """The text goes on."""
+        self._walk(ids, 0)
+
+    def forget_trees(self) -> None:
+        """Another text begins."""
+        self._open.clear()
+
+    def odds(self, tree: DraftTree, level: int = 0) -> npt.NDArray[np.float64]:
+        """float64 [n]: for each node, how likely it is that the text goes through it. No child is likelier than its
+        parent.
+
+        Args:
+            level: of the tree's root in the tree that was drafted: it is what is left of a late one.
+        """
+        shares = self._shares(level + tree.depth, max((len(each) for each in tree.children.values()), default=0))
+        ranks: dict[int, int] = {}
+        odds: list[float] = []
+        for depth, parent in zip(tree.depths.tolist(), tree.parents.tolist(), strict=True):
+            rank = ranks[parent] = ranks.get(parent, -1) + 1
+            odds.append(shares[level + depth - 1][rank] * (1.0 if parent == ROOT else odds[parent]))
+        return np.asarray(odds, dtype=np.float64)
+
+    def reach(self, depth: int) -> list[float]:
+        """For levels 0 to `depth`, how likely it is that the text stays in a tree down to there."""
+        most_ranks = max((len(level.ranks) for level in self._levels), default=0)
+        reach = [1.0]
+        for number, shares in enumerate(self._shares(depth, max(1, most_ranks))):
+            level = self._levels[number] if number < len(self._levels) else _Level()
+            first = level.ranks[0].trials if level.ranks else 0.0
+            how_often = [1.0, *(rank.trials / first for rank in level.ranks[1:])]
+            share = sum(share * min(1.0, often) for share, often in zip(shares, how_often, strict=False))
+            reach.append(reach[-1] * level.offered.share(1.0) * min(1.0, share))
+        return reach
+
+    @property
+    def is_mostly_empty(self) -> bool:
+        """Whether most trees of late guessed nothing."""
+        return bool(self._levels) and self._levels[0].offered.share(1.0) < _MOSTLY
+
+    def _walk(self, ids: Sequence[int], first: int) -> None:
+        for token in ids:
+            standing = self._open[first:]
+            del self._open[first:]
+            self._open += [step for step in (self._step(each, int(token)) for each in standing) if step is not None]
+
+    def _step(self, at: _Standing, token: int) -> _Standing | None:
+        """Where the text stands in this tree after one more token; None once it has left it."""
+        if at.level >= at.depth:
+            return None
+        children = at.tree.children.get(at.node, {})
+        while len(self._levels) <= at.level:
+            self._levels.append(_Level())
+        level = self._levels[at.level]
+        level.offered.count(hit=bool(children))
+        level.ranks.extend(_Cell() for _ in range(len(children) - len(level.ranks)))
+        for cell, child in zip(level.ranks, children, strict=False):
+            cell.count(hit=child == token)
+        if at.level == 0:
+            self.last_came_true = token in children
+        return _Standing(at.tree, at.depth, children[token], at.level + 1) if token in children else None
+
+    def _shares(self, depth: int, ranks: int) -> list[list[float]]:
+        """By level and rank, the share of nodes that come true below a parent that did."""
+        table: list[list[float]] = []
+        expected = _FIRST_GUESS
+        for number in range(depth):
+            cells = self._levels[number].ranks if number < len(self._levels) else []
+            row: list[float] = []
+            for rank in range(ranks):
+                left = 1 - sum(row)
+                guess = expected if rank == 0 else left * row[0] / 2
+                row.append(min(left, cells[rank].share(guess) if rank < len(cells) else guess))
+            table.append(row)
+            expected = row[0] if row else expected
+        return table

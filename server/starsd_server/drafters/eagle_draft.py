@@ -1,0 +1,143 @@
+"""Trees for several sequences of an EAGLE head, a level of all of them in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.heads.engine import MOST_CANDIDATES, Floats, HeadEngine, HeadRows, HeadStep
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
+from starsd_server.drafters.eagle_lines import Gathering, Past, Places, alike
+from starsd_server.drafters.eagle_session import EagleSession, candidates
+
+MAX_GUESSES = 256
+"""Most rows of guesses below one root."""
+
+
+class TreeDrafter:
+    """Grows trees.
+
+    Args:
+        draft_ids: int64 [draft vocabulary], the target's id of each guess.
+    """
+
+    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: Gathering) -> None:
+        self._engine = engine
+        self._draft_ids = draft_ids
+        self._gathering = gathering
+
+    def draft(self, sessions: Sequence[EagleSession], shapes: Sequence[DraftShape]) -> list[DraftTree]:
+        """One tree per session; the empty one before it has any row."""
+        growths = [_growth(session, shape) for session, shape in zip(sessions, shapes, strict=True)]
+        growing = [number for number, growth in enumerate(growths) if growth.open]
+        # The deepest first: those that have grown leave the pass from its end, as far as they stand there.
+        growing.sort(key=lambda number: -shapes[number].max_depth)
+        for numbers in alike(growing, lambda number: sessions[number].store.rows):
+            together = [sessions[number] for number in numbers]
+            past = self._gathering.gather([session.store for session in together])
+            guesses = _Guesses(self._engine, self._draft_ids, together, past)
+            grow_together([growths[number] for number in numbers], guesses.expand)
+        return [growth.tree() for growth in growths]
+
+
+def _growth(session: EagleSession, shape: DraftShape) -> Growth:
+    width = 1 if shape.branching == 1 else min(MOST_CANDIDATES, max(1, round((2 * shape.max_nodes) ** 0.5)))
+    shape = DraftShape(shape.max_nodes, min(shape.max_depth, MAX_GUESSES // width), shape.branching)
+    return Growth(shape, width, session.first)
+
+
+class _Guesses:
+    """The rows of one draft of several sequences."""
+
+    def __init__(
+        self,
+        engine: HeadEngine,
+        draft_ids: npt.NDArray[np.int64],
+        sessions: Sequence[EagleSession],
+        past: Past,
+    ) -> None:
+        spec = engine.spec
+        self._engine = engine
+        self._draft_ids = draft_ids
+        self._past = past
+        self._starts = np.array([session.store.next_position for session in sessions], dtype=np.int64)
+        self._columns: list[dict[int, int]] = [{} for _ in sessions]
+        """Of each sequence, the column of every node that was expanded, by its number."""
+        self._features: list[dict[int, Floats]] = [{} for _ in sessions]
+        """And the feature after it."""
+        self._last = [session.last for session in sessions]
+        self._keys = self._values = engine.zeros(len(sessions), spec.n_kv_heads, 0, spec.head_dim)
+        self._seen = np.zeros((len(sessions), 0, 0), dtype=np.bool_)
+        """bool [B, G, G]: which columns the row in each column sees: its ancestors and itself."""
+        self._level = 0
+
+    def expand(self, nodes: Sequence[Sequence[Node]]) -> list[list[Below]]:
+        """Candidates below the nodes of one level of each sequence."""
+        active = max(line for line, mine in enumerate(nodes) if mine) + 1
+        places = Places.of([len(mine) for mine in nodes[:active]])
+        seen = self._sight(nodes, places)
+        step = self._run(nodes[:active], places, seen)
+        self._keep(nodes[:active], places, seen, step)
+        below = iter(candidates(step, self._draft_ids))
+        return [list(islice(below, len(mine))) for mine in nodes]
+
+    def _sight(self, nodes: Sequence[Sequence[Node]], places: Places) -> npt.NDArray[np.bool_]:
+        """bool [B, R, G + R]."""
+        before, (lines, width) = self._seen.shape[1], places.slots.shape
+        seen = np.zeros((lines, width, before + width), dtype=np.bool_)
+        seen[:, np.arange(width), before + np.arange(width)] = True
+        for line in range(lines):
+            columns = self._columns[line]
+            for place, node in enumerate(nodes[line]):
+                parent = columns.get(node.parent)
+                if parent is not None:
+                    seen[line, place, :before] = self._seen[line, parent]
+        return seen
+
+    def _run(self, nodes: Sequence[Sequence[Node]], places: Places, seen: npt.NDArray[np.bool_]) -> HeadStep:
+        lines = len(nodes)
+        features = [
+            self._features[line].get(node.parent, self._last[line]) for line, mine in enumerate(nodes) for node in mine
+        ]
+        rows = HeadRows(
+            ids=np.array([node.token for mine in nodes for node in mine], dtype=np.int64),
+            features=np.stack(features),
+            positions=self._starts[places.lines] + self._level,
+            slots=places.slots,
+            places=places.places,
+            keys=self._past.keys[:lines],
+            values=self._past.values[:lines],
+            lengths=self._past.lengths[:lines],
+            late_keys=self._keys[:lines],
+            late_values=self._values[:lines],
+            seen=seen,
+            wanted=np.arange(len(features)),
+        )
+        return self._engine.forward(rows)
+
+    def _keep(
+        self, nodes: Sequence[Sequence[Node]], places: Places, seen: npt.NDArray[np.bool_], step: HeadStep
+    ) -> None:
+        """K, V, features and sight of this level, for the next."""
+        lines, width = places.slots.shape
+        before = self._seen.shape[1]
+        spec = self._engine.spec
+        keys = self._engine.zeros(lines, spec.n_kv_heads, before + width, spec.head_dim)
+        values = self._engine.zeros(lines, spec.n_kv_heads, before + width, spec.head_dim)
+        for buffer, old, new in ((keys, self._keys, step.keys), (values, self._values, step.values)):
+            buffer[:, :, :before] = old[:lines]
+            buffer[:, :, before:] = new
+        self._keys, self._values = keys, values
+        whole = np.zeros((lines, before + width, before + width), dtype=np.bool_)
+        whole[:, :before, :before] = self._seen[:lines]
+        whole[:, before:] = seen
+        self._seen = whole
+        for row, (line, place) in enumerate(zip(places.lines.tolist(), places.within.tolist(), strict=True)):
+            number = nodes[line][place].number
+            self._columns[line][number] = before + place
+            self._features[line][number] = step.predicted[row]
+        self._level += 1

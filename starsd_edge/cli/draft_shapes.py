@@ -1,0 +1,38 @@
+"""Draft shapes as users write them."""
+
+from __future__ import annotations
+
+from starsd_edge.errors import UsageError
+from starsd_edge.speculation.tree import DraftShape
+
+MOST_NODES = 1024
+AUTO = "auto"
+_FIXED = "fixed:"
+
+
+def parse_shape(option: str, text: str, most_nodes: int = MOST_NODES) -> DraftShape:
+    """NODESxDEPTHxBRANCHING, or NODESxDEPTH for a chain.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    parts = text.lower().split("x")
+    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise UsageError(f"{option} is NODESxDEPTHxBRANCHING, like 16x5x2, not {text!r}")
+    nodes, depth, branching = *map(int, parts), *[1] * (3 - len(parts))
+    if not (1 <= nodes <= most_nodes and 1 <= depth <= nodes and branching >= 1):
+        raise UsageError(f"{option} {text} is no draft: at most {most_nodes} nodes, and no more levels than nodes")
+    return DraftShape(nodes, depth, branching)
+
+
+def parse_hub_shape(option: str, text: str) -> DraftShape | None:
+    """`auto` (None), or `fixed:` and a shape.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text == AUTO:
+        return None
+    if not text.startswith(_FIXED):
+        raise UsageError(f"{option} is auto, or fixed:NODESxDEPTHxBRANCHING, not {text!r}")
+    return parse_shape(option, text.removeprefix(_FIXED))

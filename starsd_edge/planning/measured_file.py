@@ -1,0 +1,134 @@
+"""Measured parts of a round, from a file: durations as they were seen, or the points of a star bench.
+
+    {"service_s": {"1": [0.0121, 0.0119], "4": [0.0163]},  S by size of batch, seconds
+     "return_s": [0.036, 0.038],                           Z, seconds
+     "tokens_per_round": 2.9,                              with the bonus token
+     "plain_step_s": 0.036,                                optional
+     "label": "measured on ..."}                           optional
+
+or the list that `bench star` writes as points.json, of which the points of the system itself are taken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from starsd_edge.errors import UsageError
+
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Samples = Annotated[list[Seconds], Meta(min_length=1, max_length=1_000_000)]
+OURS, PLAIN = "starsd-edge", "plain"
+_SWEEPS = ("law", "scale")
+_MOST_BYTES = 64 << 20
+_HOW = "see `starsd-edge plan --help` and the README for what --from takes"
+
+
+class MeasuredTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first form of the file."""
+
+    service_s: Annotated[dict[str, Samples], Meta(min_length=1)]
+    return_s: Samples
+    tokens_per_round: Annotated[float, Meta(ge=1, le=1025)]
+    plain_step_s: Seconds | None = None
+    label: str = ""
+
+
+class BenchPoint(msgspec.Struct, frozen=True):
+    """What is used of a point of `bench star`."""
+
+    sweep: str
+    system: str
+    targets: Annotated[int, Meta(ge=1)] = msgspec.field(name="N")
+    label: str = ""
+    service_ms: float | None = msgspec.field(name="S ms", default=None)
+    return_ms: float | None = msgspec.field(name="Z ms", default=None)
+    tokens: float | None = msgspec.field(name="tokens/round", default=None)
+    batch: float | None = msgspec.field(name="drafts/pass", default=None)
+    per_target: float | None = msgspec.field(name="per target", default=None)
+
+
+@dataclass(frozen=True)
+class MeasuredRound:
+    """Seconds; see the module.
+
+    Attributes:
+        service_s: S by size of batch.
+        origin: what it was measured on, and how much of it there is.
+    """
+
+    service_s: dict[int, Sequence[float]]
+    return_s: Sequence[float]
+    tokens: float
+    plain_s: float | None
+    origin: str
+
+
+def read_measured(path: Path) -> MeasuredRound:
+    """Read either form.
+
+    Raises:
+        UsageError: it cannot be read, or is neither.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path} is too large for measured times: {_HOW}")
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): name a JSON file with --from") from None
+    try:
+        if text.lstrip().startswith(b"["):
+            return _from_points(path, msgspec.json.decode(text, type=list[BenchPoint]))
+        return _from_times(path, msgspec.json.decode(text, type=MeasuredTimes))
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path} holds no measured times ({error}): {_HOW}") from None
+
+
+def _from_times(path: Path, times: MeasuredTimes) -> MeasuredRound:
+    service_s: dict[int, Sequence[float]] = {}
+    for size, samples in times.service_s.items():
+        if not (size.isascii() and size.isdigit() and 1 <= int(size) <= 1024):
+            raise UsageError(f"{path}: service_s has times for batches of 1 to 1024, not of {size!r}")
+        service_s[int(size)] = samples
+    count = sum(map(len, service_s.values()))
+    origin = f"{times.label or path.name}: {count} times of S, {len(times.return_s)} of Z"
+    return MeasuredRound(service_s, times.return_s, times.tokens_per_round, times.plain_step_s, origin)
+
+
+def _from_points(path: Path, points: Sequence[BenchPoint]) -> MeasuredRound:
+    """The mean S of each size of batch, and Z and E from where targets were fewest: there, nothing but the round itself
+    is in them. All of one sweep, so of one shape.
+    """
+    for sweep in _SWEEPS:
+        runs = [
+            point
+            for point in points
+            if point.system == OURS
+            and point.sweep == sweep
+            and point.service_ms
+            and point.return_ms
+            and point.tokens
+            and point.tokens >= 1
+        ]
+        if runs:
+            break
+    else:
+        raise UsageError(f"{path} has no point of the sweep {' or '.join(_SWEEPS)}: {_HOW}")
+    by_batch = defaultdict(list)
+    for point in runs:
+        by_batch[max(1, round(point.batch or 1))].append((point.service_ms or 0.0) / 1e3)
+    alone = min(runs, key=lambda point: point.targets)
+    plain = next((point.per_target for point in points if point.system == PLAIN and point.per_target), None)
+    return MeasuredRound(
+        dict(by_batch),
+        [(alone.return_ms or 0.0) / 1e3],
+        alone.tokens or 1.0,
+        1 / plain if plain else None,
+        f"{alone.label or path.name}: mean times of {len(runs)} points of the sweep {sweep}",
+    )

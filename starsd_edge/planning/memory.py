@@ -1,0 +1,103 @@
+"""How many targets an accelerator holds, with the draft model beside each of them and with the draft model on a hub.
+
+    n = floor(M / (W + context * k + o + [co-located] (D + a + context * d)))
+
+M is what the accelerator has for it, W the target's weights, k its KV per token, o what a process takes beside both; D,
+a and d are the draft model's weights, activations and KV per token.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+GIB = 1 << 30
+MIB = 1 << 20
+KIB = 1 << 10
+PROCESS_BYTES = 0.35 * GIB
+"""Of a process on an accelerator: contexts, kernels, buffers."""
+ACTIVATION_BYTES = 0.15 * GIB
+"""Of a draft model."""
+
+
+@dataclass(frozen=True)
+class TargetMemory:
+    """A target model in use, in bytes.
+
+    Attributes:
+        weights: as they are held.
+        kv_per_token: of keys and values.
+        context: tokens that its KV has places for.
+        process: beside both.
+    """
+
+    weights: float
+    kv_per_token: float
+    context: int
+    process: float = PROCESS_BYTES
+
+    @property
+    def total(self) -> float:
+        """Of one target."""
+        return self.weights + self.context * self.kv_per_token + self.process
+
+
+@dataclass(frozen=True)
+class DraftMemory:
+    """A draft model or head in use, in bytes.
+
+    Attributes:
+        weights: of what drafting adds to a target.
+        kv_per_token: of its own keys and values.
+        copies: of the target's embedding and head, which only a hub has to hold once more.
+        activations: while it drafts.
+    """
+
+    weights: float
+    kv_per_token: float
+    copies: float = 0.0
+    activations: float = ACTIVATION_BYTES
+
+    def beside_target(self, context: int) -> float:
+        """What it takes in a target's own process."""
+        return self.weights + self.activations + context * self.kv_per_token
+
+    def hub(self, sessions: int, context: int) -> float:
+        """What a hub with so many sessions takes."""
+        return self.weights + self.copies + sessions * context * self.kv_per_token
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many targets one accelerator holds.
+
+    Attributes:
+        co_located: each with the draft model beside it.
+        star: with the draft model on a hub elsewhere.
+        star_context: tokens of KV that the accelerator has room for with one target and a hub; 0 where not even its
+            weights fit.
+        co_located_context: the same with the draft model beside it.
+    """
+
+    co_located: int
+    star: int
+    co_located_context: int
+    star_context: int
+
+
+def fit(accelerator_bytes: float, target: TargetMemory, draft: DraftMemory) -> Fit:
+    """Of targets alike."""
+    beside = draft.beside_target(target.context)
+    bare = target.weights + target.process
+    return Fit(
+        co_located=math.floor(accelerator_bytes / (target.total + beside)),
+        star=math.floor(accelerator_bytes / target.total),
+        co_located_context=_tokens(
+            accelerator_bytes - bare - draft.weights - draft.activations, target.kv_per_token + draft.kv_per_token
+        ),
+        star_context=_tokens(accelerator_bytes - bare, target.kv_per_token),
+    )
+
+
+def _tokens(room: float, per_token: float) -> int:
+    return max(0, math.floor(room / per_token)) if per_token else 0

@@ -1,0 +1,280 @@
+"""A plan of a star: the closed form and the simulation side by side, from assumed or measured parts of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from starsd_edge.planning import law, load
+from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
+from starsd_edge.planning.link_cost import Link, bytes_down, bytes_up
+from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, simulate
+from starsd_edge.planning.survival import Guesses
+from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times
+from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.service_model import ServiceCost
+
+ROUNDS = 1500
+"""Simulated for each number of targets, at least: rates then scatter by about a per cent."""
+ROUNDS_EACH = 20
+MOST_TARGETS = 4096
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known or assumed of a star whose targets are alike. Seconds and bytes.
+
+    Attributes:
+        cost: S(b, shape).
+        guesses: how often they come true.
+        verify: the target's verify pass.
+        own_s: of a target's round, what it does beside its model.
+        plain_s: a step of plain decoding, all of it.
+        link: to the hub.
+        feature_bytes: that each row carries up.
+        limit: largest draft.
+        max_batch: most requests in one pass of the drafter.
+        order: of the hub's queue.
+        variation: coefficient of variation of the return time, for the simulation.
+    """
+
+    cost: ServiceCost
+    guesses: Guesses
+    verify: VerifyCurve
+    own_s: float
+    plain_s: float
+    link: Link
+    feature_bytes: float
+    limit: DraftShape
+    max_batch: int
+    order: str
+    variation: float
+
+    @property
+    def wish(self) -> Wish:
+        """What each target would like. The bytes are those of a round of its largest draft: they matter little."""
+        tokens = 1 + self.guesses.accepted(self.limit.max_nodes, self.limit.max_depth, self.limit.branching)[-1]
+        link_s = self.link.seconds(bytes_up(tokens, self.feature_bytes), bytes_down(self.limit.max_nodes))
+        return Wish(self.guesses, self.verify, link_s + self.own_s, self.plain_s, self.limit)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Parts of a round as they were measured, all of one shape of draft. Seconds.
+
+    Attributes:
+        service: S by size of batch.
+        returns: Z.
+        tokens: E.
+        plain_s: a step of plain decoding; None where that was not measured.
+    """
+
+    service: ServiceTimes
+    returns: Times
+    tokens: float
+    plain_s: float | None
+    max_batch: int
+    order: str
+
+
+@dataclass(frozen=True)
+class AtTargets:
+    """A star of so many targets.
+
+    Attributes:
+        shapes: of the drafts, one for each target; empty where they were measured, and not chosen.
+        tokens_per_s: of all together, by the closed form.
+        utilisation: likewise.
+        drafting: targets that draft at all; the others decode plainly.
+        gain: of the least favoured target over plain decoding; None where a plain step is not known.
+        simulated: the same star, simulated; None where nobody drafts.
+        simulated_tokens_per_s: of all together, those that decode plainly included.
+    """
+
+    targets: int
+    shapes: Sequence[DraftShape]
+    tokens_per_s: float
+    utilisation: float
+    drafting: int
+    gain: float | None
+    simulated: StarResult | None
+    simulated_tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Knee:
+    """How many targets a hub is for.
+
+    Attributes:
+        alone: what one target gets: its shape, E, S and Z.
+        full: N_full, the first number of targets with which the hub is never idle.
+        most: N_break, the greatest with which none is slower than by plain decoding; None where a plain step is not
+            known.
+        gain: of one target with the hub to itself; None likewise.
+    """
+
+    alone: Rung
+    full: int
+    most: int | None
+    gain: float | None
+
+    @property
+    def sweet_spot(self) -> tuple[int, int] | None:
+        """From the first number of targets that keeps the hub busy to the last that all gain by; None if there is
+        none.
+        """
+        return None if self.most is None or self.most < self.full else (self.full, self.most)
+
+
+def knee(inputs: Inputs) -> Knee:
+    """Of the draft that serves one target best; of the least one where none pays."""
+    ladder = rungs(inputs.wish, inputs.cost)
+    alone = max(ladder, key=lambda rung: rung.rate)
+
+    def draft_s(batch: float) -> float:
+        return pass_seconds(inputs.cost, alone.shape, batch)
+
+    return Knee(
+        alone=alone,
+        full=law.targets_without_idling(alone.draft_s, alone.return_s),
+        most=_most_targets(alone.tokens * inputs.plain_s, draft_s, alone.return_s, inputs.max_batch),
+        gain=alone.rate * inputs.plain_s,
+    )
+
+
+def measured_knee(measured: Measured) -> Knee:
+    """From the means of what was measured."""
+    one = DraftShape(1, 1)
+
+    def draft_s(batch: float) -> float:
+        return measured.service.mean_s([one] * max(1, round(batch)))
+
+    draft, back = draft_s(1), measured.returns.mean_s
+    rung = Rung(one, measured.tokens, back, draft, draft)
+    plain_s = measured.plain_s
+    return Knee(
+        alone=rung,
+        full=law.targets_without_idling(draft, back),
+        most=None if plain_s is None else _most_targets(measured.tokens * plain_s, draft_s, back, measured.max_batch),
+        gain=None if plain_s is None else rung.rate * plain_s,
+    )
+
+
+def _most_targets(worth_s: float, draft_s: Callable[[float], float], return_s: float, max_batch: int) -> int:
+    """The greatest number of targets whose round takes no longer than its tokens would by plain decoding, `worth_s`; 0
+    where that is true of none.
+    """
+
+    def pays(targets: int) -> bool:
+        took_s, _ = load.batched_round(targets, draft_s, return_s, max_batch)
+        return took_s <= worth_s * (1 + 1e-9)
+
+    if not pays(1):
+        return 0
+    low, high = 1, MOST_TARGETS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return low
+
+
+def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
+    """A star of so many targets, each with the draft that suits this load."""
+    wish = inputs.wish
+    choices = share_hub([wish] * targets, inputs.cost, inputs.max_batch)
+    shapes = [choice.shape for choice in choices if choice.shape.max_nodes]
+    plain_per_s = (targets - len(shapes)) / inputs.plain_s
+    if not shapes:
+        return AtTargets(targets, shapes, plain_per_s, 0.0, 0, 1.0, None, plain_per_s)
+    tokens = [1 + _accepted(inputs.guesses, shape) for shape in shapes]
+    returns_s = [wish.rest_s + wish.verify.at(shape.max_nodes + 1) for shape in shapes]
+
+    def draft_s(batch: float) -> float:
+        return sum(pass_seconds(inputs.cost, shape, batch) for shape in shapes) / len(shapes)
+
+    took_s, batch = load.batched_round(len(shapes), draft_s, sum(returns_s) / len(shapes), inputs.max_batch)
+    simulated = simulate(
+        Star(
+            [
+                SimulatedTarget(GammaTimes(back, inputs.variation), each, shape)
+                for back, each, shape in zip(returns_s, tokens, shapes, strict=True)
+            ],
+            ModelService(inputs.cost),
+            inputs.order,
+            inputs.max_batch,
+        ),
+        _rounds(len(shapes)),
+        seed,
+    )
+    return AtTargets(
+        targets=targets,
+        shapes=shapes,
+        tokens_per_s=plain_per_s + sum(tokens) / took_s,
+        utilisation=min(1.0, len(shapes) / batch * draft_s(batch) / took_s),
+        drafting=len(shapes),
+        gain=1.0 if plain_per_s else min(tokens) / took_s * inputs.plain_s,
+        simulated=simulated,
+        simulated_tokens_per_s=plain_per_s + simulated.tokens_per_s,
+    )
+
+
+def measured_at_targets(measured: Measured, targets: int, seed: int) -> AtTargets:
+    """A star of so many targets like the measured one."""
+    one = DraftShape(1, 1)
+
+    def draft_s(batch: float) -> float:
+        return measured.service.mean_s([one] * max(1, round(batch)))
+
+    took_s, batch = load.batched_round(targets, draft_s, measured.returns.mean_s, measured.max_batch)
+    each = SimulatedTarget(measured.returns, measured.tokens)
+    simulated = simulate(
+        Star([each] * targets, measured.service, measured.order, measured.max_batch), _rounds(targets), seed
+    )
+    return AtTargets(
+        targets=targets,
+        shapes=[],
+        tokens_per_s=targets * measured.tokens / took_s,
+        utilisation=min(1.0, targets / batch * draft_s(batch) / took_s),
+        drafting=targets,
+        gain=None if measured.plain_s is None else measured.tokens * measured.plain_s / took_s,
+        simulated=simulated,
+        simulated_tokens_per_s=simulated.tokens_per_s,
+    )
+
+
+def _rounds(targets: int) -> int:
+    return max(ROUNDS, ROUNDS_EACH * targets)
+
+
+def telling_counts(found: Knee, asked: int | None) -> list[int]:
+    """Numbers of targets at which something changes: few, about the knee, up to twice of it and to the break-even."""
+    counts = {1, 2, found.full - 1, found.full, found.full + 1, 2 * found.full}
+    if found.most is not None:
+        counts.add(min(found.most, 4 * found.full))
+    if asked is not None:
+        counts.add(asked)
+    return sorted(count for count in counts if 1 <= count <= MOST_TARGETS)
+
+
+def at_links(inputs: Inputs, links: Sequence[Link]) -> list[tuple[Link, Knee]]:
+    """The same star behind other links."""
+    return [(link, knee(replace(inputs, link=link))) for link in links]
+
+
+def break_even_rtt_s(inputs: Inputs, alone: Rung) -> float:
+    """The round-trip time at which one target with the hub to itself is no faster than by plain decoding."""
+    cost = law.RoundCost(
+        draft_s=alone.draft_s,
+        rtt_s=inputs.link.rtt_s,
+        transfer_s=alone.return_s - inputs.link.rtt_s - inputs.own_s - inputs.verify.at(alone.shape.max_nodes + 1),
+        overhead_s=0.0,
+        verify_s=inputs.verify.at(alone.shape.max_nodes + 1),
+        own_s=inputs.own_s,
+    )
+    return law.break_even_rtt_s(alone.tokens, inputs.plain_s, cost)
+
+
+def _accepted(guesses: Guesses, shape: DraftShape) -> float:
+    worth = guesses.accepted(shape.max_nodes, shape.max_depth, shape.branching)
+    return worth[min(shape.max_nodes, len(worth) - 1)]

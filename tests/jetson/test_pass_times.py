@@ -1,0 +1,69 @@
+"""What a round costs by its rows, as far as it was seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from starsd_jetson.pass_times import ROW_SHARE, PassTimes
+
+
+def timed(*rounds: tuple[int, float]) -> PassTimes:
+    times = PassTimes()
+    for rows, seconds in rounds:
+        times.add(rows, seconds)
+    return times
+
+
+def test_nothing_is_known_at_first() -> None:
+    times = PassTimes()
+    assert not times.is_known
+    assert times.curve(3).tolist() == [0, 0, 0]
+    assert times.plain_s == 0
+
+
+def test_one_width_tells_of_the_others_by_what_a_row_usually_costs() -> None:
+    times = timed(*[(5, 1.12)] * 3)
+    assert times.curve(9) == pytest.approx([1 + ROW_SHARE * row for row in range(9)])
+
+
+def test_between_widths_and_beyond_them_lies_a_line() -> None:
+    times = timed(*[(1, 1.0), (3, 1.2), (5, 2.0)] * 3)
+    assert times.curve(7) == pytest.approx([1.0, 1.1, 1.2, 1.6, 2.0, 2.25, 2.5])
+
+
+def test_a_hiccup_does_not_count() -> None:
+    times = timed(*[(1, 1.0)] * 4, (1, 9.0), *[(4, 1.3)] * 3, (4, 7.0))
+    assert times.plain_s == 1.0
+    assert times.curve(4)[-1] == pytest.approx(1.3)
+
+
+def test_a_new_width_is_believed_once_it_was_tried() -> None:
+    times = timed(*[(1, 1.0)] * 3, (5, 30.0), (5, 1.2))
+    assert times.curve(5)[-1] == pytest.approx(1 + 4 * ROW_SHARE)
+    times.add(5, 1.2)
+    assert times.curve(5)[-1] == pytest.approx(1.2)
+
+
+def test_more_rows_never_take_less() -> None:
+    times = timed(*[(1, 1.5), (5, 1.1)] * 3)
+    assert times.curve(5) == pytest.approx([1.1] * 5)
+
+
+def test_a_machine_that_slows_down_is_followed() -> None:
+    times = timed(*[(1, 1.0)] * 20, *[(1, 3.0)] * 3)
+    assert times.plain_s == 3.0
+
+
+def test_a_width_not_seen_for_long_is_forgotten() -> None:
+    times = timed(*[(9, 5.0)] * 3, *[(1, 1.0)] * 200)
+    assert times.curve(9)[-1] == pytest.approx(5.0)
+    for _ in range(100):
+        times.add(1, 1.0)
+    assert times.curve(9)[-1] == pytest.approx(1 + 8 * ROW_SHARE)
+
+
+def test_age_of_the_plain_step() -> None:
+    times = timed((1, 1.0), (3, 1.0), (2, 1.0))
+    assert times.plain_age == 2
+    times.add(1, 1.0)
+    assert times.plain_age == 0
