@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starsd_edge.errors import UsageError
-from starsd_edge.speculation.tree import DraftShape
+
+if TYPE_CHECKING:
+    from starsd_edge.speculation.tree import DraftShape
 
 MOST_NODES = 1024
 AUTO = "auto"
@@ -16,6 +20,8 @@ def parse_shape(option: str, text: str, most_nodes: int = MOST_NODES) -> DraftSh
     Raises:
         UsageError: it is neither.
     """
+    from starsd_edge.speculation.tree import DraftShape
+
     parts = text.lower().split("x")
     if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
         raise UsageError(f"{option} is NODESxDEPTHxBRANCHING, like 16x5x2, not {text!r}")

@@ -16,6 +16,7 @@ from starsd_edge.cli.timing_hub import TimingHubOptions, modelled
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
+from starsd_server.drafters.contract import draft_one
 from starsd_server.drafters.ngram import NgramDrafter
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
@@ -104,8 +105,8 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
     ("arguments", "says"),
     [
         (("--trace", "/nowhere.npz"), "cannot read the trace /nowhere.npz"),
-        (("--shape", "8x5"), "--shape takes NODESxDEPTHxBRANCHING"),
-        (("--shape", "8x0x1"), "--shape takes NODESxDEPTHxBRANCHING"),
+        (("--shape", "8"), "--shape is NODESxDEPTHxBRANCHING"),
+        (("--shape", "64x5x4"), "at most 63 nodes"),
         (("--only", "everything"), "everything"),
         (("--draft", "nowhere"), "no bundle named 'nowhere'"),
         (("--policy", "magic"), "magic"),
@@ -136,13 +137,23 @@ def test_without_a_trace_the_command_that_records_one_is_named(
 
 
 def test_a_hub_is_told_what_is_planned() -> None:
-    plan = HubPlan("drr", 8, draft_s=0.01, wrong=True)
+    plan = HubPlan("drr", 8, DraftShape(8, 5, 4), draft_s=0.01, wrong=True)
     told = hub_arguments(plan, Path("head"), [7, 8])
     assert told[:2] == ["head", "--require-drafter"]
     pairs = dict(zip(told[2::2], told[3::2], strict=True))
-    assert pairs.items() >= {"--policy": "drr", "--max-batch": "8", "--draft-ms": "10.0", "--wrong-ids": "7,8"}.items()
+    assert (
+        pairs.items()
+        >= {
+            "--policy": "drr",
+            "--max-batch": "8",
+            "--draft-ms": "10.0",
+            "--wrong-ids": "7,8",
+            "--draft-shape": "fixed:8x5x4",
+        }.items()
+    )
     assert hub_arguments(HubPlan(), None, []) == [
-        "--threads", "1", "--max-sessions", "8192", "--resume-grace", "1", "--policy", "fifo", "--max-batch", "1"
+        "--threads", "1", "--max-sessions", "8192", "--resume-grace", "1", "--policy", "fifo", "--max-batch", "1",
+        "--draft-shape", "auto",
     ]  # fmt: skip
 
 
@@ -150,7 +161,7 @@ def drafted(options: TimingHubOptions) -> list[int]:
     drafter = modelled(options, NgramDrafter(4))
     drafter.open(1, 0, 5)
     drafter.extend([NewRows(1, 0, [6, 7, 5, 6], None)])
-    return [int(token) for token in drafter.draft([1], [DraftShape(3, 3)])[0].tokens]
+    return [int(token) for token in draft_one(drafter, 1, DraftShape(3, 3)).tokens]
 
 
 def hub_options(make: Callable[..., TimingHubOptions], **changes: object) -> TimingHubOptions:
