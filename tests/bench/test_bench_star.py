@@ -36,9 +36,6 @@ NAMES = {
     "law_knee",
     "law_utilisation_n2",
     "law_idle_gap_ms_n2",
-    "jain_drr",
-    "least_own_rate_drr",
-    "starved_drr",
     "crowd_sessions",
     "crowd_dropped",
     "crowd_memory_growth",
@@ -72,8 +69,8 @@ def bench(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> BenchStar:
 
 
 def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
-    sweeps = [word for sweep in ("baselines", "scale", "law", "policy", "crowd") for word in ("--only", sweep)]
-    ended = bench.star(*FAST, "--targets", 2, "--unequal-targets", 3, "--sessions", 6, "--policy", "drr", *sweeps)
+    sweeps = [word for sweep in ("baselines", "scale", "law", "crowd") for word in ("--only", sweep)]
+    ended = bench.star(*FAST, "--targets", 2, "--sessions", 6, "--policy", "fifo", *sweeps)
     assert ended.code == 0, ended
     report = json.loads((bench.output / "figures.json").read_text())
     figures = {figure["name"]: figure for figure in report["figures"]}
@@ -83,7 +80,6 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
     assert 0 < figures["bytes_up_per_round"]["value"] < 200
     assert figures["law_draft_ms"]["value"] >= 0.5
     assert figures["law_return_ms"]["value"] >= 5
-    assert 0 < figures["jain_drr"]["value"] <= 1
     assert (figures["crowd_sessions"]["value"], figures["crowd_dropped"]["value"]) == (5, 0)
     assert report["settings"]["command"] == "bench star"
     points = json.loads((bench.output / "points.json").read_text())
@@ -97,7 +93,7 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
         assert "no plots: this needs matplotlib" in ended.out
         assert "pip install 'starsd-edge[bench]'" in table
     else:
-        for name in ("throughput", "per-target", "latency", "law", "utilisation", "fairness"):
+        for name in ("throughput", "per-target", "latency", "law", "utilisation"):
             assert (bench.output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 

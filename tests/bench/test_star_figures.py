@@ -175,6 +175,7 @@ def test_the_figures() -> None:
         "jain_drr": 1.0,
         "jain_fifo": 1.0,
         "starved_drr": 0.0,
+        "least_own_rate_drr": 0.048 / 0.1,
         "law_knee": 4.0,
         "law_knee_measured": 4.0,
         "law_plateau_over_e_by_s": 1.0,
