@@ -65,10 +65,12 @@ class Foresight:
 
     Attributes:
         last_came_true: whether the first level of the tree judged last held the token that came.
+        judged: levels of trees judged so far.
     """
 
     def __init__(self) -> None:
         self.last_came_true = False
+        self.judged = 0
         self._levels: list[_Level] = []
         self._open: list[_Standing] = []
 
@@ -137,6 +139,7 @@ class Foresight:
             self._levels.append(_Level())
         level = self._levels[at.level]
         level.offered.count(hit=bool(children))
+        self.judged += 1
         level.ranks.extend(_Cell() for _ in range(len(children) - len(level.ranks)))
         for cell, child in zip(level.ranks, children, strict=False):
             cell.count(hit=child == token)

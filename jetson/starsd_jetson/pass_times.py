@@ -14,6 +14,8 @@ _KEPT = 5
 """Rounds of one width that count; of them the median, so that a hiccup does not."""
 _TRIED = 3
 """A width counts from so many rounds on: the first of a new width are slow on many runtimes."""
+_DRAWN = 16
+"""Rows that a curve is drawn for at least."""
 _FORGOTTEN = 256
 """A width that was not seen for so many rounds is forgotten: the machine may have changed."""
 
@@ -30,7 +32,8 @@ class PassTimes:
         self._recent: dict[int, deque[float]] = {}
         self._seen_at: dict[int, int] = {}
         self._rounds = 0
-        self._points: tuple[list[int], list[float]] | None = None
+        self._curve = np.zeros(0)
+        """As far as it was asked for since the last round."""
 
     def add(self, rows: int, seconds: float) -> None:
         """A round over so many rows took this long."""
@@ -40,7 +43,7 @@ class PassTimes:
         self._seen_at[rows] = self._rounds
         for width in [width for width, seen in self._seen_at.items() if seen < self._rounds - _FORGOTTEN]:
             del self._recent[width], self._seen_at[width]
-        self._points = None
+        self._curve = np.zeros(0)
 
     @property
     def is_known(self) -> bool:
@@ -60,6 +63,11 @@ class PassTimes:
         """
         if not self.is_known:
             return np.zeros(rows)
+        if len(self._curve) < rows:
+            self._curve = self._drawn(max(rows, _DRAWN))
+        return self._curve[:rows]
+
+    def _drawn(self, rows: int) -> npt.NDArray[np.float64]:
         widths, seconds = self._measured()
         wanted = np.arange(1, rows + 1)
         plain = seconds[0] / (1 + ROW_SHARE * (widths[0] - 1))
@@ -71,10 +79,8 @@ class PassTimes:
         """Widths in ascending order, and their seconds: none above those of a greater width, since other work on the
         machine only adds to them.
         """
-        if self._points is None:
-            tried = {rows: median_low(kept) for rows, kept in self._recent.items() if len(kept) >= _TRIED}
-            known = tried or {rows: min(kept) for rows, kept in self._recent.items()}
-            widths = sorted(known)
-            seconds = np.minimum.accumulate([known[rows] for rows in reversed(widths)])[::-1]
-            self._points = widths, seconds.tolist()
-        return self._points
+        tried = {rows: median_low(kept) for rows, kept in self._recent.items() if len(kept) >= _TRIED}
+        known = tried or {rows: min(kept) for rows, kept in self._recent.items()}
+        widths = sorted(known)
+        seconds = np.minimum.accumulate([known[rows] for rows in reversed(widths)])[::-1]
+        return widths, seconds.tolist()

@@ -53,9 +53,10 @@ class Patience:
         self.why_off = ""
         self._rows_per_level = 1.0
         self._hub_rate = 0.0
-        self._unanswered = 0
+        self._unanswered = self._answers = 0
         self._trial = _Gap(FIRST_GAP, MOST_GAP)
         self._trying = False
+        self._off_since: tuple[int, int] | None = None
         self._retry = _Gap(FIRST_RETRY, MOST_RETRY)
         self._retrying_s: float | None = None
 
@@ -66,6 +67,7 @@ class Patience:
         if self._trying:  # what was true before the gap may be so no more
             self.round_trips = RttEstimator()
         self.round_trips.add(round_trip_s)
+        self._answers += 1
         self.prefilled()
 
     def prefilled(self) -> None:
@@ -83,13 +85,18 @@ class Patience:
 
     def asks(self, shape: DraftShape) -> bool:
         """Whether a tree of this shape is to be asked for. Once in every round that could ask."""
-        self._trying, self.why_off = False, ""
+        self._trying = False
         if self._fixed_wait_s is not None or not self._knows:
             return True
+        if self._off_since == self._evidence:
+            self._trying = self._trial.is_over()
+            return self._trying
+        self._off_since = None
         prospect = self._prospect(shape)
         least = LEAST_GAIN * self.payoff.plain_tokens_per_s
         self._hub_rate = prospect.tokens_per_s(self.round_trips.smoothed_s)
         if self._hub_rate >= least:
+            self.why_off = ""
             self._trial.reset()
             return True
         rate_if_right = self._rate_if_right(prospect)
@@ -99,6 +106,8 @@ class Patience:
             self.why_off = POOR if rate_if_right > prospect.tokens_per_s(0.0) else LATE
         if rate_if_right >= least and self.payoff.foresight.last_came_true:
             self._trial.shorten()  # being right was all that it lacked
+        else:
+            self._off_since = self._evidence
         self._trying = self._trial.is_over()
         return self._trying
 
@@ -160,6 +169,11 @@ class Patience:
     def _knows(self) -> bool:
         """Whether there is anything to reckon with."""
         return self.round_trips.samples > 0 and self.payoff.times.is_known
+
+    @property
+    def _evidence(self) -> tuple[int, int]:
+        """Grows with what may make a hub that does not pay one that does."""
+        return self.payoff.foresight.judged, self._answers
 
     def _prospect(self, shape: DraftShape) -> Prospect:
         depth = min(shape.max_depth, shape.max_nodes)

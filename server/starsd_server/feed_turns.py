@@ -4,8 +4,8 @@ from __future__ import annotations
 
 ROWS_PER_TURN = 64
 """Most rows of one prefill turn: how long the requests of other sessions may have to wait for it."""
-LEAST_ROWS_PER_TURN = 8
-"""However slow the drafter is at them."""
+LEAST_ROWS_PER_TURN = 16
+"""However slow the drafter is at them: what a round brings is never more than a turn."""
 DRAFTS_PER_FEED = 4
 """Passes between two prefill turns while both wait, so that neither starves the other; fewer where a turn takes much
 less time than a pass.

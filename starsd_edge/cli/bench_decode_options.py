@@ -56,7 +56,7 @@ class BenchDecodeOptions:
     draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
     draft_wait: Annotated[
         float | None,
-        typer.Option(min=0, help="Most seconds to wait for a draft; without it, as long as waiting pays."),
+        typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
     ] = None
     device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
     threads: Annotated[

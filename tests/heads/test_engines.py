@@ -15,6 +15,7 @@ import onnxruntime  # noqa: E402
 from starsd_edge.heads.engine import HeadEngine  # noqa: E402
 from starsd_edge.heads.onnx_engine import OnnxHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
+from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
 from starsd_export.draft_heads.graph import trace_head  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
@@ -22,6 +23,7 @@ from tests.support.random_heads import (  # noqa: E402
     WatchedEngine,
     drafter_on,
     feed,
+    fresh_tree,
     random_engine,
     random_head,
     rows_of_text,
@@ -33,11 +35,18 @@ SHAPES = [DraftShape(24, depth, k) for k in (1, 2, 4, 8) for depth in range(1, 7
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadEngine]:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Named after the kind of head whose graphs it is for."""
+    directory = tmp_path_factory.mktemp("graphs") / request.param
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def engines(folder: Path) -> dict[str, HeadEngine]:
     """One head under torch, under ONNX Runtime, and there with int8 weights."""
-    head = random_head(request.param, max_positions=2048)
+    head = random_head(folder.name, max_positions=2048)
     engines: dict[str, HeadEngine] = {"torch": TorchHeadEngine(head, DRAFT_VOCAB)}
-    folder = tmp_path_factory.mktemp(request.param)
     for name, int8 in (("fp32", False), ("int8", True)):
         path = folder / f"{name}.onnx"
         onnx_ir.save(trace_head(head, int8=int8, candidates=DRAFT_VOCAB), path)
@@ -75,6 +84,46 @@ def test_scores_of_an_onnx_engine_are_near_those_of_torch(
 ) -> None:
     """int8 rounds weights and activations to 1 in 127."""
     assert least <= difference(engines["torch"], engines[name]) < most
+
+
+def test_sessions_of_one_pass_get_the_trees_that_torch_gives_each_alone(engines: dict[str, HeadEngine]) -> None:
+    texts = [rows_of_text(length, seed=length) for length in (1, 9, 40, 700, 3)]
+    shapes = [DraftShape(8, 5, 3), DraftShape(24, 6, 8), DraftShape(4, 4, 1), DraftShape(8, 4, 2), DraftShape(1, 1, 1)]
+    for batched, alone in (("fp32", "torch"), ("int8", "int8")):
+        drafter = drafter_on(engines[batched])
+        for session in range(5):
+            drafter.open(session, 0, 0)
+        assert drafter.extend([NewRows(session, 0, *text) for session, text in enumerate(texts)]) == {}
+        expected = [fresh_tree(engines[alone], *text, shape) for text, shape in zip(texts, shapes, strict=True)]
+        assert drafter.draft(range(5), shapes) == expected
+
+
+@pytest.mark.parametrize("name", ["fp32", "int8"])
+@pytest.mark.parametrize("value", [65504.0, np.nan, np.inf])
+def test_what_one_session_sends_changes_no_bit_for_the_others(
+    engines: dict[str, HeadEngine], name: str, value: float
+) -> None:
+    """Each row of int8 has a scale of its own; one for the whole pass would be that of the largest."""
+    calm = rows_of_text(5, seed=7)
+    scores = []
+    for middle in (calm[1], np.full_like(calm[1], value)):
+        watched = WatchedEngine(engines[name])
+        drafter = drafter_on(watched)
+        for session in range(3):
+            drafter.open(session, 0, 0)
+        drafter.extend([NewRows(1, 0, calm[0], middle), *(NewRows(each, 0, *rows_of_text(5, each)) for each in (0, 2))])
+        scores.append(watched.passes[-1].scores)
+    assert not np.array_equal(scores[0][0], scores[1][0])
+    np.testing.assert_array_equal(scores[0][1:], scores[1][1:])
+
+
+@pytest.mark.usefixtures("engines")
+def test_every_matrix_of_an_int8_graph_is_int8_with_or_without_a_bias(folder: Path) -> None:
+    stored = [value.const_value for value in onnx_ir.load(folder / "int8.onnx").graph.initializers.values()]
+    matrices = [tensor for tensor in stored if tensor is not None and len(tensor.shape) == 2]
+    # q, k, v, o, gate, up, down, lm_head, and EAGLE-1's fc, which has a bias
+    assert len(matrices) == {"eagle": 9, "eagle3": 8}[folder.name]
+    assert {tensor.dtype for tensor in matrices} == {onnx_ir.DataType.INT8}
 
 
 @pytest.mark.parametrize("kind", KINDS)

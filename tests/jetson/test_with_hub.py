@@ -33,6 +33,8 @@ from tests.support.hub_client import running_hub
 from tests.support.prefix_engine import PrefixEngine
 
 TOKENIZER_FP = "a" * 64
+WAIT_S = 20.0
+"""Every draft is waited for and verified: whether that pays is not the matter here, and a busy machine may say no."""
 PROMPTS = ((0, 1, 0, 2, 0, 1, 0), (5, 4, 3, 5, 4), (9,))
 
 
@@ -67,7 +69,7 @@ def run_target(
     address = HubAddress.parse(url)
     with HubLink(address, hello, lambda line: None, time.monotonic, random.random) as link:
         link.wait_for_hub(20)
-        source = HubDrafts(link.open_channel, fallback(), Patience(), time.monotonic)
+        source = HubDrafts(link.open_channel, fallback(), Patience(WAIT_S), time.monotonic)
         return decode(SlowEngine(1), letters([]), wanted, source, clock=time.monotonic, on_piece=on_piece)
 
 

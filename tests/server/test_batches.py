@@ -102,16 +102,16 @@ def feed_lengths(queue: DraftQueue, pass_s: float, row_s: float, steps: int) -> 
 
 
 def test_a_prefill_turn_becomes_as_short_as_a_pass() -> None:
-    said = feed_lengths(DraftQueue(), pass_s=0.012, row_s=0.001, steps=40)
+    said = feed_lengths(DraftQueue(), pass_s=0.024, row_s=0.001, steps=40)
     turns = [rows for rows in said if rows is not None]
     assert turns[0] == 64
-    assert turns[1:] == [11] * (len(turns) - 1) or turns[1:] == [12] * (len(turns) - 1)
+    assert turns[1:] == [23] * (len(turns) - 1) or turns[1:] == [24] * (len(turns) - 1)
     assert len(turns) == 8
 
 
 def test_a_turn_never_becomes_so_short_that_a_prefill_takes_for_ever() -> None:
     said = feed_lengths(DraftQueue(), pass_s=0.001, row_s=0.01, steps=40)
-    assert [rows for rows in said if rows is not None][1:] == [8] * 7
+    assert [rows for rows in said if rows is not None][1:] == [16] * 7
 
 
 def test_turns_that_cost_little_come_more_often() -> None:

@@ -90,6 +90,16 @@ def test_true_rows_of_several_sessions_go_in_together_and_a_long_prefill_beside_
     assert trees == [fresh_tree(engine, *text, SHAPE) for text in (*short, prefill)]
 
 
+def test_many_prefills_at_once_are_several_passes() -> None:
+    """Attention's scores take memory for each row of a pass, times the rows before it."""
+    engine = WatchedEngine(random_engine(max_positions=2048))
+    drafter = opened(engine, 7)
+    batch = [rows_of_text(200, seed=session) for session in range(7)]
+    assert drafter.extend(all_rows(batch)) == {}
+    assert [each.lines for each in engine.passes] == [2, 2, 2, 1]
+    assert drafter.draft([6], [SHAPE]) == [fresh_tree(engine, *batch[6], SHAPE)]
+
+
 def test_rounds_in_changing_company_leave_the_trees_of_a_fresh_prefill() -> None:
     """Sessions come, rest, close in the middle and come again; each text stands in `held` as far as it was sent."""
     engine = random_engine(max_positions=2048)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
 
@@ -83,6 +84,18 @@ async def test_it_says_where_it_listens_serves_and_ends_with_zero(signal_number:
         assert "Traceback" not in log
 
 
+async def test_it_takes_keys_a_policy_and_a_batch(tmp_path: Path) -> None:
+    write_token(tmp_path / "kitchen.token", "open-sesame\n")
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[kitchen]\ntoken-file = "kitchen.token"\nweight = 3\n')
+    with run_draft("--port", "0", "--keys", str(keys), "--policy", "drr", "--max-batch", "4") as (_, line):
+        port = int(line.split()[2].rpartition(":")[2])
+        assert (await http_get(port, "/status", {}))[0] == 401
+        code, body = await http_get(port, "/status", {"Authorization": "Bearer open-sesame"})
+    facts = msgspec.json.decode(body)
+    assert (code, facts["policy"], facts["batches"]["most"]) == (200, "drr", 4)
+
+
 async def test_with_dedicated_isolation_a_target_is_served_at_a_port_of_the_range(tmp_path: Path) -> None:
     token = write_token(tmp_path / "token", "open-sesame\n")
     first = random.randrange(20_000, 32_000)
@@ -144,6 +157,9 @@ def test_an_address_others_can_reach_needs_a_token(host: str, capsys: pytest.Cap
         (["--isolation", "dedicated", "--port-range", "65000-65536"], "from 1 to 65535"),
         (["--isolation", "dedicated", "--port-range", "1000-9999"], "9000 ports: a hub takes at most 1024"),
         (["--isolation", "dedicated", "--port-range", "9000-\u0663"], "write --port-range like"),
+        (["--policy", "lifo"], "'lifo' is not one of 'latency', 'drr', 'fifo', 'srf'"),
+        (["--max-batch", "0"], "--max-batch"),
+        (["--keys", "no/such/file"], "no/such/file cannot be read"),
         (["--port-range", "9000-9099"], "is for --isolation dedicated"),
     ],
 )

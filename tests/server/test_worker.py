@@ -13,7 +13,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
-from starsd_server.drafters.contract import Failures, SessionRefusedError
+from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
 from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
 
 SHAPE = DraftShape(4, 4)
@@ -214,11 +214,9 @@ def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: p
     bench = bench_of(max_batch=16)
     extend = bench.drafter.extend
 
-    def refuse(batch: Sequence[NewRows]) -> None:
-        for rows in batch:
-            if 13 in rows.ids:
-                raise SessionRefusedError("no such token")
-            extend([rows])
+    def refuse(batch: Sequence[NewRows]) -> Failures:
+        extend([rows for rows in batch if 13 not in rows.ids])
+        return {rows.session: SessionRefusedError("no such token") for rows in batch if 13 in rows.ids}
 
     monkeypatch.setattr(bench.drafter, "extend", refuse)
     for session in (1, 2, 3):
@@ -234,6 +232,52 @@ def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: p
         (1, DraftTree.chain([1])),
         (3, DraftTree.chain([1])),
     ]
+
+
+def test_a_session_that_the_drafter_names_is_lost_and_the_pass_is_not_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = bench_of(max_batch=16)
+    draft = bench.drafter.draft
+    calls: list[list[int]] = []
+
+    def name_two(batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftOutcome]:
+        calls.append(list(batch))
+        trees = draft(batch, shapes)
+        return [ValueError() if session == 2 else tree for session, tree in zip(batch, trees, strict=True)]
+
+    monkeypatch.setattr(bench.drafter, "draft", name_two)
+    for session in (1, 2, 3):
+        bench.open(session)
+    bench.work(3)
+    for session in (1, 2, 3):
+        bench.request(session, epoch=5)
+    outcomes = bench.work(1)
+    assert calls == [[1, 2, 3]]
+    assert {type(outcome) for outcome in outcomes if getattr(outcome, "session", 0) == 2} == {Failed}
+    assert [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)] == [1, 3]
+    assert sorted(bench.drafter.rows) == [1, 3]
+    health = bench.desk.health["fake"]
+    assert (health.passes, health.drafts, health.failures) == (1, 2, 1)
+
+
+def test_where_taking_in_rows_raises_all_whose_rows_they_were_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(max_batch=16)
+
+    def fail(batch: Sequence[NewRows]) -> Failures:
+        raise MemoryError
+
+    monkeypatch.setattr(bench.drafter, "extend", fail)
+    for session in (1, 2, 3):
+        bench.open(session)
+    bench.work(3)
+    for session in (1, 2):
+        bench.queue.put(Feed(NewRows(session, 0, [5]), "alice"))
+    for session in (1, 2, 3):
+        bench.request(session)
+    outcomes = bench.work(1)
+    assert [outcome.session for outcome in outcomes if isinstance(outcome, Failed)] == [1, 2]
+    assert [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)] == [3]
 
 
 def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> None:

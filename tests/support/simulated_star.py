@@ -149,7 +149,7 @@ class SimulatedChannel:
         """The true path as far as luck has it, then error; drawn from the place in the text alone."""
         if acceptance is None:
             return DraftTree.empty()
-        rng = np.random.default_rng(len(self.text))
+        rng = np.random.default_rng([len(self.text), 7])
         tokens: list[int] = []
         parents: list[int] = []
         right = True

@@ -20,6 +20,8 @@ from starsd_server.drafters.eagle_rows import RowStore
 
 _CHUNK = 256
 """Most true rows of one sequence in one pass."""
+_MOST_ROWS = 512
+"""And of all in one pass: attention's scores take memory for each of them times the rows before."""
 _FEW = 8
 """So many rows or fewer go together whatever their numbers; more of them with those within a factor of two."""
 
@@ -77,7 +79,9 @@ class Extender:
                 sizes.setdefault(max(_FEW, feed.next_chunk(self._most) - 1).bit_length(), []).append(feed)
             for members in sizes.values():
                 for together in alike(members, lambda feed: feed.session.store.rows):
-                    self._pass(together)
+                    step = max(1, _MOST_ROWS // max(feed.next_chunk(self._most) for feed in together))
+                    for start in range(0, len(together), step):
+                        self._pass(together[start : start + step])
 
     def _pass(self, feeds: Sequence[Feed]) -> None:
         counts = [feed.next_chunk(self._most) for feed in feeds]

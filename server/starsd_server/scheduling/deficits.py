@@ -19,6 +19,8 @@ MOST_SAVED = 2.0
 """Quanta that a session can save up, and owe."""
 _FIRST_QUANTUM_S = 0.01
 _QUANTUM_GAIN = 1 / 16
+_ROUNDING = 1e-9
+"""Rounds: sums of floats miss whole costs by their last bits."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class DeficitRoundRobin:
         for waiting in ready:
             account = accounts[waiting.request.session]
             missing_s = waiting.cost_s - account.saved_s - (granted_s - account.at) * account.weight
-            ranks.append(math.ceil(missing_s / (account.weight * quantum_s)) if missing_s > 0 else 0)
+            ranks.append(max(0, math.ceil(missing_s / (account.weight * quantum_s) - _ROUNDING)))
         return ranks
 
     def arrived(self, waiting: Waiting) -> None:

@@ -90,7 +90,7 @@ class Scheduler:
         """
         ranks = self._policy.ranks(ready, now)
         by_rank = [ready[at] for at in sorted(range(len(ready)), key=ranks.__getitem__)]
-        if self._classes or min(waiting.arrived for waiting in ready) + PROMOTED_AFTER_S <= now:
+        if self._classes or ready[0].arrived + PROMOTED_AFTER_S <= now:
             by_rank.sort(key=lambda waiting: -_class_of(waiting, now))
         return by_rank
 

@@ -48,6 +48,7 @@ def _load(hub: HubRow, cells: int, marks: Marks) -> list[Text]:
         Text(f"{number(hub.drafts_per_s)} drafts/s"),
         Text(f"{count(hub.queue_rows)} rows waiting"),
         Text(f"lag {percent(hub.lag)}"),
+        *([Text(f"last batch {count(hub.last_batch)}")] if hub.last_batch else []),
     ]
 
 
