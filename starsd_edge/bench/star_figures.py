@@ -120,9 +120,8 @@ def _scale(results: StarResults) -> _Named:
         yield f"per_target_tokens_per_s_n{targets}", run.per_target, "tokens/s"
         yield f"tokens_per_round_n{targets}", run.stats.tokens_per_round, "tokens"
         yield f"accepted_per_round_n{targets}", run.stats.accepted_per_round, "tokens"
-        for share, periods in ((50, run.periods_s), (90, run.periods_s), (99, run.periods_s)):
-            if periods:
-                yield f"round_ms_p{share}_n{targets}", 1e3 * percentile(periods, share / 100), "ms"
+        for share in (50, 90, 99) if run.periods_s else ():
+            yield f"round_ms_p{share}_n{targets}", 1e3 * percentile(run.periods_s, share / 100), "ms"
         if targets in published:
             other = published[targets]
             yield f"published_tokens_per_s_n{targets}", other.tokens_per_s, "tokens/s"
@@ -138,7 +137,8 @@ def _rtt(results: StarResults) -> _Named:
         if near is not None and far is not None:
             name = "rtt50_over_rtt1" if targets > 1 else "rtt50_over_rtt1_n1"
             yield name, _ratio(far.tokens_per_s, near.tokens_per_s), ""
-            yield f"{name}_targets", float(targets), "targets"
+            if targets > 1:
+                yield f"{name}_targets", float(targets), "targets"
 
 
 def _policies(results: StarResults) -> _Named:

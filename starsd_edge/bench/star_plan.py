@@ -30,6 +30,7 @@ PLAIN = "plain"
 COLOCATED = "co-located"
 """A drafter for each target, beside it: no network, no queue."""
 WRONG = "wrong drafter"
+FIXED = "fixed shape"
 
 PUBLISHED_DEPTH = 5
 LAW_SHAPE = DraftShape(5, 5, 1)
@@ -39,6 +40,8 @@ SPREAD_RTT_S = (0.0001, 0.2)
 """The nearest and the farthest of targets at unequal distances, the others between them by equal ratios."""
 MOST_FAR = 32
 _BEYOND_FULL = 2
+_CROWD_DRAFT_S = 0.1
+"""So few rounds a second that two cores hold the crowd and its hub."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,17 @@ class StarSettings:
 
     @property
     def usual_hub(self) -> HubPlan:
-        """Ours."""
+        """Ours, which chooses shapes by itself."""
         return HubPlan(self.policy, self.max_batch)
+
+    def chains(self, policy: str) -> HubPlan:
+        """A hub of which theory speaks: chains of one length, one at a time, S near a published one."""
+        return HubPlan(policy, 1, LAW_SHAPE, self.draft_s)
+
+    @property
+    def published_hub(self) -> HubPlan:
+        """That of the published design."""
+        return HubPlan(FIFO, 1, self.published_shape)
 
 
 def points_of(sweep: str, settings: StarSettings) -> list[Point]:
@@ -105,25 +117,25 @@ def spread_links(count: int, bits_per_s: float | None = None) -> tuple[LinkTimes
 def _baselines(settings: StarSettings) -> Iterator[Point]:
     near, far = (settings.link,), (replace(settings.link, rtt_s=FAR_S),)
     yield Point(BASELINES, PLAIN, None, near, settings.shape)
-    yield Point(BASELINES, COLOCATED, HubPlan(), (LinkTimes(0.0),), settings.published_shape)
+    yield Point(BASELINES, COLOCATED, settings.published_hub, (LinkTimes(0.0),), settings.published_shape)
     yield Point(BASELINES, WRONG, replace(settings.usual_hub, wrong=True), near, settings.shape, None)
     yield Point(BASELINES, OURS, settings.usual_hub, far, settings.shape, None)
 
 
 def _law(settings: StarSettings) -> Iterator[Point]:
     for targets in settings.law_targets:
-        yield Point(LAW, OURS, HubPlan(FIFO, 1, settings.draft_s), (settings.link,) * targets, LAW_SHAPE)
+        yield Point(LAW, OURS, settings.chains(FIFO), (settings.link,) * targets, LAW_SHAPE)
 
 
 def _scale(settings: StarSettings) -> Iterator[Point]:
     for targets in settings.targets:
         links = (settings.link,) * targets
         yield Point(SCALE, OURS, settings.usual_hub, links, settings.shape, None)
-        yield Point(SCALE, PUBLISHED, HubPlan(), links, settings.published_shape, WAIT_ALWAYS_S)
+        yield Point(SCALE, PUBLISHED, settings.published_hub, links, settings.published_shape)
 
 
 def _rtt(settings: StarSettings) -> Iterator[Point]:
-    hub = HubPlan(settings.policy, 1, settings.draft_s)
+    hub = settings.chains(settings.policy)
     for targets in (settings.far_targets, 1):
         for rtt_s in settings.rtts_s:
             links = (replace(settings.link, rtt_s=rtt_s),) * targets
@@ -133,7 +145,7 @@ def _rtt(settings: StarSettings) -> Iterator[Point]:
 def _policy(settings: StarSettings) -> Iterator[Point]:
     links = spread_links(settings.unequal_targets, settings.link.bits_per_s)
     for policy in settings.policies:
-        yield Point(POLICY, OURS, HubPlan(policy, 1, settings.draft_s), links, LAW_SHAPE)
+        yield Point(POLICY, OURS, settings.chains(policy), links, LAW_SHAPE)
 
 
 def _batch(settings: StarSettings) -> Iterator[Point]:
@@ -145,13 +157,16 @@ def _batch(settings: StarSettings) -> Iterator[Point]:
 
 def _shape(settings: StarSettings) -> Iterator[Point]:
     for targets in sorted({min(settings.targets), max(settings.targets)}):
+        links = (settings.link,) * targets
+        yield Point(SHAPE, OURS, settings.usual_hub, links, settings.shape, None)
         for shape in settings.shapes:
-            yield Point(SHAPE, OURS, settings.usual_hub, (settings.link,) * targets, shape, None)
+            yield Point(SHAPE, FIXED, replace(settings.usual_hub, shape=shape), links, shape, None)
 
 
 def _crowd(settings: StarSettings) -> Iterator[Point]:
     links = (settings.link,) * max(1, settings.sessions // settings.per_target)
-    yield Point(CROWD, OURS, settings.usual_hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
+    hub = replace(settings.usual_hub, shape=LAW_SHAPE, draft_s=_CROWD_DRAFT_S)
+    yield Point(CROWD, OURS, hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
 
 
 _MAKERS = {

@@ -8,7 +8,7 @@ from starsd_edge.bench.figures import TIMING_BACKEND, Figure, Report, percentile
 from starsd_edge.bench.star_figures import StarResults
 from starsd_edge.bench.star_overlay import has_law, law_of
 from starsd_edge.bench.star_plan import SWEEPS
-from starsd_edge.bench.star_runs import Measured
+from starsd_edge.bench.star_runs import Measured, Point, written_shape
 
 _COLUMNS = (
     "system", "N", "RTT ms", "policy", "batch", "draft", "tokens/s", "accepted/s", "per target", "tokens/round",
@@ -94,6 +94,12 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _draft(point: Point) -> str | None:
+    if point.hub is None:
+        return None
+    return written_shape(point.hub.shape) if point.hub.shape else f"auto, at most {written_shape(point.shape)}"
+
+
 def _data(run: Measured, results: StarResults) -> dict[str, object]:
     point, stats, hub = run.point, run.stats, run.hub
     links_ms = sorted({1e3 * link.rtt_s for link in point.links})
@@ -109,7 +115,7 @@ def _data(run: Measured, results: StarResults) -> dict[str, object]:
         "RTT ms": f"{links_ms[0]:g}" if len(links_ms) == 1 else f"{links_ms[0]:g}-{links_ms[-1]:g}",
         "policy": point.hub.policy if point.hub else None,
         "batch": point.hub.max_batch if point.hub else None,
-        "draft": f"{point.shape.max_nodes}x{point.shape.max_depth}x{point.shape.branching}" if point.hub else None,
+        "draft": _draft(point),
         "tokens/s": run.tokens_per_s,
         "accepted/s": run.tokens_per_s * accepted,
         "per target": run.per_target,

@@ -29,12 +29,14 @@ class HubPlan:
     Attributes:
         policy: of its scheduler.
         max_batch: most sessions of one pass.
+        shape: of all drafts, within what targets ask for; None leaves it to the hub.
         draft_s: time that a pass takes at least, in seconds; 0 leaves it to the drafter.
         wrong: its guesses are replaced by tokens that no text holds.
     """
 
     policy: str = FIFO
     max_batch: int = 1
+    shape: DraftShape | None = None
     draft_s: float = 0.0
     wrong: bool = False
 
@@ -231,6 +233,11 @@ class Measured:
     def draft_shares(self) -> list[float]:
         """Of each target, the drafter's time that went into its drafts, in seconds."""
         return [sum(target.services_s) for target in self.targets]
+
+
+def written_shape(shape: DraftShape) -> str:
+    """As users write it."""
+    return f"{shape.max_nodes}x{shape.max_depth}x{shape.branching}"
 
 
 def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:

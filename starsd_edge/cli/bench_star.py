@@ -36,7 +36,7 @@ _PATIENCE_S = 60.0
 _LEAST_ROUNDS = 4
 """Of each target, below which there is nothing to take means of."""
 _HALF = 0.5
-_LONGER = 3
+_LONGER = 2
 """Times a point counts where targets are so many that each does few rounds."""
 _WRONG_IDS = 16
 _MIB = 1e6
@@ -156,15 +156,13 @@ class StarBench:
 
 def _settings(options: BenchStarOptions) -> StarSettings:
     bits_per_s = None if options.bandwidth is None else options.bandwidth * _MIB
-    nodes, depth, branching = options.shape_numbers
-    shape = DraftShape(nodes, depth, branching)
     return StarSettings(
         targets=options.scale_targets,
         law_targets=options.law_targets,
         link=LinkTimes(options.rtt_ms / 1e3, bits_per_s),
         rtts_s=options.rtts_s,
-        shape=shape,
-        shapes=_shapes(shape),
+        shape=options.largest,
+        shapes=_shapes(options.largest),
         policies=options.policies,
         policy=options.policies[0],
         max_batch=options.max_batch,

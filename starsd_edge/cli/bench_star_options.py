@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.draft_shapes import parse_shape
 from starsd_edge.cli.run_draft import OrderPolicy, RunDraftOptions
-from starsd_edge.errors import UsageError
 
-_SHAPE = re.compile(r"(\d{1,3})x(\d{1,3})x(\d{1,3})\Z")
+if TYPE_CHECKING:
+    from starsd_edge.speculation.tree import DraftShape
+
+MOST_NODES = 63
+"""A modelled verify pass has room for so many, and the root."""
 MAX_TARGETS = 128
 _QUICK_TARGETS, _TARGETS = (1, 4, 16), (1, 2, 4, 8, 16, 32)
 _QUICK_LAW, _LAW = (1, 2, 4, 6, 8), (1, 2, 3, 4, 5, 6, 7, 8)
@@ -115,14 +118,12 @@ class BenchStarOptions:
     seed: Annotated[int, typer.Option(min=0, help="Of the jitter.")] = 0
 
     def __post_init__(self) -> None:
-        if _SHAPE.match(self.shape) is None or 0 in self.shape_numbers:
-            raise UsageError(f"--shape takes NODESxDEPTHxBRANCHING, like 8x5x4, not {self.shape!r}")
+        parse_shape("--shape", self.shape, MOST_NODES)
 
     @property
-    def shape_numbers(self) -> tuple[int, int, int]:
-        """Nodes, depth and branching."""
-        nodes, depth, branching = (int(number) for number in self.shape.split("x"))
-        return nodes, depth, branching
+    def largest(self) -> DraftShape:
+        """The largest draft."""
+        return parse_shape("--shape", self.shape, MOST_NODES)
 
     @property
     def directory(self) -> Path:

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from starsd_edge.bench.star_runs import HubPlan
+from starsd_edge.bench.star_runs import HubPlan, written_shape
+from starsd_edge.cli.draft_shapes import AUTO
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.cli.timing_hub import PROGRAM
 
@@ -57,6 +58,7 @@ def hub_arguments(plan: HubPlan, draft: Path | None, wrong_ids: Sequence[int]) -
         "--resume-grace": 1,
         "--policy": plan.policy,
         "--max-batch": plan.max_batch,
+        "--draft-shape": AUTO if plan.shape is None else f"fixed:{written_shape(plan.shape)}",
         **({"--draft-ms": 1e3 * plan.draft_s} if plan.draft_s else {}),
         **({"--wrong-ids": ",".join(map(str, wrong_ids))} if plan.wrong else {}),
     }

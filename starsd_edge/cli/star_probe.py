@@ -38,6 +38,7 @@ class HubProbe:
             [sys.executable, "-m", "starsd_edge.cli.star_probe", str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env=own_environment(),
         )
 
@@ -91,7 +92,10 @@ def _listener(port: int) -> psutil.Process:
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
     )
-    return psutil.Process(next(found, None))
+    pid = next(found, None)
+    if pid is None:  # which psutil would take for this process
+        raise ProcessLookupError(f"no process of ours listens on port {port}")
+    return psutil.Process(pid)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def replay(source: DraftSource, max_tokens: int = 40) -> tuple[tuple[int, ...], 
     request = Request(
         trace.prompt, SamplingParams(), max_tokens, context=128, shape=DraftShape(6, 4, 2), ignore_eos=True
     )
-    return decode(engine, letters(), request, source, clock=lambda: 0.0).token_ids, tuple(trace.answer)
+    ticks = itertools.count()
+    return decode(engine, letters(), request, source, clock=lambda: float(next(ticks))).token_ids, tuple(trace.answer)
 
 
 @pytest.mark.parametrize("source", [NoDrafts, NgramDrafts])

@@ -128,7 +128,7 @@ def test_every_sweep_has_points_and_the_published_design_is_what_it_is() -> None
         assert {point.sweep for point in points} == {sweep}
     published = [point for point in points_of(SCALE, SETTINGS) if point.system == PUBLISHED]
     assert [point.targets for point in published] == [1, 16]
-    assert {point.hub for point in published} == {HubPlan("fifo", 1)}
+    assert {point.hub for point in published} == {HubPlan("fifo", 1, DraftShape(8, 5, 4))}
     assert {point.shape for point in published} == {DraftShape(8, 5, 4)}
     ours = [point for point in points_of(SCALE, SETTINGS) if point.system == OURS]
     assert {point.hub for point in ours} == {HubPlan("fifo", 16)}
@@ -175,6 +175,7 @@ def test_the_figures() -> None:
         "jain_drr": 1.0,
         "jain_fifo": 1.0,
         "starved_drr": 0.0,
+        "least_own_rate_drr": 0.048 / 0.1,
         "law_knee": 4.0,
         "law_knee_measured": 4.0,
         "law_plateau_over_e_by_s": 1.0,
