@@ -66,11 +66,11 @@ class Grower:
             self.paths[node.number] = (*self.paths[node.parent], node.token)
         return [self.candidates(self.paths[node.number]) for node in nodes]
 
-    def begin(self, shape: DraftShape, width: int) -> Growth:
-        return Growth(shape, width, self.candidates(()))
+    def begin(self, shape: DraftShape, width: int, repeated: Below = ()) -> Growth:
+        return Growth(shape, width, self.candidates(()), repeated)
 
-    def grow(self, shape: DraftShape, width: int) -> DraftTree:
-        growth = self.begin(shape, width)
+    def grow(self, shape: DraftShape, width: int, repeated: Below = ()) -> DraftTree:
+        growth = self.begin(shape, width, repeated)
         grow_together([growth], lambda nodes: [self.expand(nodes[0])])
         return growth.tree()
 
@@ -223,3 +223,43 @@ def test_trees_that_grow_together_are_those_that_grow_alone_and_share_their_leve
     assert len(calls) == max(len(grower.expanded) for grower in alone) == 5
     assert calls[0][2:4] == [0, 0]
     assert calls[-1][4] == 0
+
+
+def test_a_path_that_the_text_took_before_stands_in_the_tree_as_far_as_it_is_likely() -> None:
+    """Its tokens are none that the model would guess, and the model goes on below it."""
+    model = random_model(6, 20)
+    likely: Below = [(100, -0.1), (101, -0.1), (102, -0.1)]
+    tree = Grower(model, 20).grow(DraftShape(12, 4, 4), 4, likely)
+    paths = paths_of(tree)
+    assert paths[:3] == [(100,), (100, 101), (100, 101, 102)]
+    assert any(path[:3] == (100, 101, 102) for path in paths[3:])
+    unlikely: Below = [(100, -50.0), (101, -0.1)]
+    assert Grower(model, 20).grow(DraftShape(12, 4, 4), 4, unlikely) == Grower(model, 20).grow(DraftShape(12, 4, 4), 4)
+
+
+def test_a_path_that_turns_off_the_tree_is_given_up_there() -> None:
+    path: Below = [(100, -0.1), (101, -60.0), (102, -0.1)]
+    paths = paths_of(Grower(random_model(6, 20), 20).grow(DraftShape(59, 4, 4), 4, path))
+    assert (100,) in paths
+    assert not any(102 in path for path in paths)
+
+
+def test_a_token_that_the_model_sees_too_gets_the_better_score_and_no_second_place() -> None:
+    model = random_model(7, 12)
+    ranked = Grower(model, 12).candidates(())
+    second, third = ranked[1][0], ranked[2][0]
+    tree = Grower(model, 12).grow(DraftShape(4, 1, 4), 4, [(third, -0.01)])
+    assert tree.tokens.tolist()[:2] == [third, ranked[0][0]]
+    same = Grower(model, 12).grow(DraftShape(4, 1, 4), 4, [(second, -90.0)])
+    assert same == Grower(model, 12).grow(DraftShape(4, 1, 4), 4)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("k", KS)
+def test_trees_with_a_path_keep_within_their_shape(k: int, depth: int) -> None:
+    for nodes, seed in product((1, 2, 7, 31), range(4)):
+        path: Below = [(30 + level, -0.3 * seed) for level in range(6)]
+        tree = Grower(random_model(seed, 30), 30).grow(DraftShape(nodes, depth, k), k, path)
+        assert len(tree) <= nodes
+        assert tree.depth <= depth
+        assert max(len(children) for children in tree.children.values()) <= k
