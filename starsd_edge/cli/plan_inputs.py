@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from starsd_edge.bench.machine import usable_cores
@@ -221,7 +222,10 @@ def parse_verify(text: str) -> VerifyCurve:
     Raises:
         UsageError: it is neither.
     """
-    how = f"--verify-ms is one number of milliseconds, or like 1=35,4=38,8=45 with one for 1 row, not {text!r}"
+    how = (
+        "--verify-ms is one number of milliseconds, or like 1=35,4=38,8=45 with one for 1 row and none faster than one "
+        f"over fewer rows, not {text!r}"
+    )
     if "=" not in text:
         one = _number(text, how)
         if one <= 0:
@@ -233,6 +237,8 @@ def parse_verify(text: str) -> VerifyCurve:
         if not (rows.strip().isascii() and rows.strip().isdigit()):
             raise UsageError(how)
         seconds[int(rows)] = _number(took, how) / 1e3
+    if any(seconds[fewer] > seconds[more] for fewer, more in pairwise(sorted(seconds))):
+        raise UsageError(how)  # drawn on, it would fall below zero
     try:
         return VerifyCurve(seconds)
     except ValueError:

@@ -23,6 +23,7 @@ from msgspec import Meta
 from starsd_edge.errors import UsageError
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
 Samples = Annotated[list[Seconds], Meta(min_length=1, max_length=1_000_000)]
 OURS, PLAIN = "starsd-edge", "plain"
 _SWEEPS = ("law", "scale")
@@ -47,11 +48,11 @@ class BenchPoint(msgspec.Struct, frozen=True):
     system: str
     targets: Annotated[int, Meta(ge=1)] = msgspec.field(name="N")
     label: str = ""
-    service_ms: float | None = msgspec.field(name="S ms", default=None)
-    return_ms: float | None = msgspec.field(name="Z ms", default=None)
-    tokens: float | None = msgspec.field(name="tokens/round", default=None)
-    batch: float | None = msgspec.field(name="drafts/pass", default=None)
-    per_target: float | None = msgspec.field(name="per target", default=None)
+    service_ms: Milliseconds | None = msgspec.field(name="S ms", default=None)
+    return_ms: Milliseconds | None = msgspec.field(name="Z ms", default=None)
+    tokens: Annotated[float, Meta(ge=0, le=1025)] | None = msgspec.field(name="tokens/round", default=None)
+    batch: Annotated[float, Meta(ge=0, le=1024)] | None = msgspec.field(name="drafts/pass", default=None)
+    per_target: Annotated[float, Meta(ge=0)] | None = msgspec.field(name="per target", default=None)
 
 
 @dataclass(frozen=True)

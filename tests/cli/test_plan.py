@@ -19,6 +19,8 @@ TABLE = ("--pass-ms", 12, "--level-ms", 0, "--session-ms", 0, "--own-ms", 0, "--
 FLAT = ("--verify-ms", "1=35,9=35", "--plain-ms", 25, "--feature-bytes", 0, "--mbit", 1e9)
 MEASURED = {"service_s": {"1": [0.011, 0.013]}, "return_s": [0.034, 0.038], "tokens_per_round": 4.36}
 
+OUR_POINT = {"sweep": "scale", "system": "starsd-edge", "N": 1, "S ms": 12.0, "Z ms": 36.0, "tokens/round": 3.0}
+
 
 def planned(cli: CommandLine, *arguments: object) -> dict[str, Any]:
     ended = cli("plan", *arguments, "--json")
@@ -141,6 +143,7 @@ def test_it_plans_from_the_points_of_a_bench(cli: CommandLine, tmp_path: Path) -
         (("--verify-ms", "2=30,4=40"), "with one for 1 row"),
         (("--verify-ms", "1=30,four=40"), "--verify-ms is one number"),
         (("--verify-ms", "-3"), "--verify-ms is one number"),
+        (("--verify-ms", "1=35,4=20"), "none faster than one over fewer rows"),
         (("--largest-draft", "8"), "NODESxDEPTHxBRANCHING"),
         (("--largest-draft", "2x8x1"), "no more levels than nodes"),
         (("--largest-draft", "9999x8x1"), "at most 256 nodes"),
@@ -176,6 +179,8 @@ def test_wrong_inputs_give_one_clear_line(
         json.dumps({**MEASURED, "service_s": {"none": [0.1]}}),
         json.dumps({**MEASURED, "tokens_per_round": 0.5}),
         json.dumps({**MEASURED, "service": 1}),
+        json.dumps([{**OUR_POINT, "S ms": -12.0}]),
+        json.dumps([{**OUR_POINT, "Z ms": -36.0}]),
     ],
 )
 def test_a_file_without_measured_times_is_refused(cli: CommandLine, tmp_path: Path, content: str) -> None:
