@@ -299,16 +299,18 @@ class Hub:
         pause_s = SHARE_S
         while True:
             await asyncio.sleep(pause_s)
-            wishes = self._shapes.wishes()
-            if not wishes:
-                continue
             began = self._clock()
-            costs = self._books.known_costs()
             try:
-                self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
+                await self._choose_shapes()
             except Exception:  # targets go on with the shapes that they have
                 log.exception("a fault of the hub's own while choosing draft shapes")
             pause_s = max(SHARE_S, (self._clock() - began) / MOST_SHARING)
+
+    async def _choose_shapes(self) -> None:
+        wishes = self._shapes.wishes()
+        if wishes:
+            costs = self._books.known_costs()
+            self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
 
     def _note_turned_away(self) -> None:
         """One event a second at most, however many knock."""

@@ -21,6 +21,7 @@ from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.protocol.messages import Error, Extend, Open, Opened
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_server import hub as hub_module
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Failures
@@ -30,6 +31,7 @@ from starsd_server.hub import Hub
 from starsd_server.keys import HubKey
 from starsd_server.scheduling.contract import KeyTerms
 from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
+from starsd_server.shapes import ShapeDesk, WishOf
 from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, connect_to, hello, running_hub
 from tests.support.prefix_engine import PrefixEngine
 
@@ -111,6 +113,22 @@ async def decode(client: HubClient, prompt: list[int], rounds: int, seed: int = 
         text += truth[:new]
     await client.close(tag)
     return text, accepted, drafted
+
+
+async def test_a_fault_while_choosing_shapes_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def broken(desk: ShapeDesk) -> list[WishOf]:
+        asked.append(desk)
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(hub_module, "SHARE_S", 0.01)
+    monkeypatch.setattr(ShapeDesk, "wishes", broken)
+    async with running_hub([NgramDrafter(4)]):
+        deadline = time.monotonic() + PATIENCE_S
+        while len(asked) < 3 and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+    assert len(asked) >= 3
 
 
 async def test_a_model_drafting_for_itself_through_the_hub_is_accepted_whole() -> None:
