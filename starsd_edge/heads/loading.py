@@ -15,6 +15,7 @@ from starsd_edge.heads.draft_bundle import GRAPH_NAME, DraftBundle, embedding_ro
 from starsd_edge.heads.engine import HeadEngine
 
 AUTO = "auto"
+_TORCH_PARTS = ("torch", "safetensors")
 CPU, CUDA = "cpu", "cuda"
 FLOAT32, FLOAT16 = "float32", "float16"
 
@@ -24,7 +25,7 @@ def open_head(bundle: DraftBundle, threads: int | None = None, device: str = CPU
 
     Args:
         threads: on a CPU, None for one per core.
-        device: "cpu", "cuda", or "auto": a GPU where torch and a driver are there.
+        device: "cpu", "cuda", or "auto": a GPU where a driver and all that torch needs are there.
         precision: "float32", "float16", "bfloat16", or "auto": float16 on a GPU, the bundle's own weights on a CPU.
 
     Raises:
@@ -57,8 +58,10 @@ def choose(weights: str, device: str, precision: str, cuda: Callable[[], bool]) 
 
 
 def cuda_is_likely() -> bool:
-    """Whether torch and NVIDIA's driver are both here. To import torch only in order to ask takes seconds."""
-    if importlib.util.find_spec("torch") is None:
+    """Whether a head would find NVIDIA's driver, torch and what reads its weights here. To import torch only in order
+    to ask takes seconds.
+    """
+    if _missing_for_torch():
         return False
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -78,8 +81,12 @@ def _open_onnx(bundle: DraftBundle, threads: int | None) -> HeadEngine:
 
 
 def _require_torch(wish: str) -> None:
-    missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+    missing = _missing_for_torch()
     if missing:
         raise UsageError(
             f"{wish} needs {' and '.join(missing)}: pip install 'starsd-edge[export]', or leave that option out"
         )
+
+
+def _missing_for_torch() -> list[str]:
+    return [name for name in _TORCH_PARTS if importlib.util.find_spec(name) is None]

@@ -67,6 +67,14 @@ def test_torch_that_is_not_there_is_one_line(bundle: DraftBundle, monkeypatch: p
     assert not cuda_is_likely()
 
 
+def test_auto_takes_the_cpu_where_nothing_reads_weights_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_here = {"torch": True, "safetensors": None}
+    monkeypatch.setattr(loading.importlib.util, "find_spec", is_here.__getitem__)
+    monkeypatch.setattr(loading.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not cuda_is_likely()
+
+
 @pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 def test_every_precision_drafts(bundle: DraftBundle, precision: str, width: int) -> None:
     engine = open_head(bundle, 1, "cpu", precision)
