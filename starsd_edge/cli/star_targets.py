@@ -24,6 +24,7 @@ from starsd_edge.bench.device_times import Pacer, PassTimes
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
 from starsd_edge.bench.star_runs import DraftMark, Point, TargetLog
 from starsd_edge.bench.trace import Traces
+from starsd_edge.cli.star_reports import TargetReports
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.sampling import SamplingParams
@@ -133,11 +134,11 @@ class ReplayCrowd:
 
     def __enter__(self) -> ReplayCrowd:
         try:
-            links = self._connect()
+            links = [(link, TargetReports(link.report, time.monotonic)) for link in self._connect()]
             for number, log in enumerate(self.logs):
-                link = links[number // self._point.sessions] if links else None
+                link, reports = links[number // self._point.sessions] if links else (None, None)
                 thread = threading.Thread(
-                    target=self._run, args=(number, log, link), name=f"decode-{number}", daemon=True
+                    target=self._run, args=(number, log, link, reports), name=f"decode-{number}", daemon=True
                 )
                 self._threads.append(thread)
             for thread in self._threads:
@@ -216,13 +217,13 @@ class ReplayCrowd:
         luck = random.Random(f"{self._setup.seed} {name} link")  # noqa: S311
         return HubLink(HubAddress.parse(url), hello, lambda line: None, time.monotonic, luck.random)
 
-    def _run(self, number: int, log: TargetLog, link: HubLink | None) -> None:
+    def _run(self, number: int, log: TargetLog, link: HubLink | None, reports: TargetReports | None) -> None:
         try:
-            self._decode(number, log, link)
+            self._decode(number, log, link, reports)
         except BaseException as error:  # told by whoever measures
             self._failures.append(error)
 
-    def _decode(self, number: int, log: TargetLog, link: HubLink | None) -> None:
+    def _decode(self, number: int, log: TargetLog, link: HubLink | None, reports: TargetReports | None) -> None:
         from starsd_jetson.answers import CANCELLED, Request
         from starsd_jetson.decoder import decode
 
@@ -234,6 +235,8 @@ class ReplayCrowd:
 
         def on_round(done: Round) -> None:
             log.rounds.append((time.monotonic(), done))
+            if reports is not None:
+                reports.round(done)
 
         while not self._stopping.is_set():
             trace = texts[(number + log.answers) % len(texts)]

@@ -16,11 +16,13 @@ from starsd_edge.bench.device_times import Line, LinkTimes, Pacer, PassTimes
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
 from starsd_edge.bench.star_runs import HubPlan, Point
 from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.cli.hub_status import read_status
 from starsd_edge.cli.star_targets import ReplayCrowd, ReplaySetup
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import HUB
 from starsd_jetson.answers import Request
 from starsd_jetson.decoder import decode
@@ -187,12 +189,15 @@ async def test_targets_replay_their_texts_through_a_real_hub_and_modelled_paths(
     async with running_hub() as hub:
         point = Point("test", "ours", HubPlan(), links, DraftShape(4, 4), sessions=2)
 
-        def run() -> ReplayCrowd:
+        def run() -> tuple[ReplayCrowd, HubFacts]:
             with ReplayCrowd(setup, point, hub.url) as crowd:
                 crowd.wait_for(60, [0] * 6, 60)
-            return crowd
+                return crowd, read_status(hub.url)
 
-        crowd = await asyncio.to_thread(run)
+        crowd, facts = await asyncio.to_thread(run)
+        reports = [target.report for target in facts.targets]
+        assert len(reports) == 3
+        assert all(report is not None and report.rounds > 0 for report in reports), "the hub chooses shapes by these"
         assert len(crowd.logs) == 6
         assert sum(log.answers for log in crowd.logs) >= 6
         assert [log.inexact for log in crowd.logs] == [0] * 6
