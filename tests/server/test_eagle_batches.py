@@ -197,6 +197,20 @@ def test_what_is_gathered_for_a_pass_is_bounded_and_no_tree_depends_on_it(monkey
     assert drafter.rows_in_use <= 7 * 128 + 60
 
 
+def test_memory_is_not_taken_anew_for_each_row_that_comes() -> None:
+    ids, features = rows_of_text(120)
+    drafter = opened(random_engine(), 2)
+    drafter.extend(all_rows([(ids[:20], features[:20])] * 2))
+    held = []
+    for row in range(20, 120):
+        new = slice(row, row + 1)
+        drafter.extend([NewRows(session, row, ids[new], features[new]) for session in range(2)])
+        drafter.draft(range(2), [SHAPE] * 2)
+        held.append(drafter.rows_in_use)
+    assert len(set(held)) <= 10
+    assert held[-1] <= 2 * 128 + 2 * 120 * 5 / 4
+
+
 def test_a_batch_without_a_session_is_no_pass() -> None:
     engine = WatchedEngine(random_engine())
     drafter = opened(engine, 1)

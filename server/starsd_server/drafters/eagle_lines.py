@@ -15,6 +15,8 @@ from starsd_server.drafters.eagle_rows import RowStore
 
 MOST_GATHERED = 16384
 """Rows of one gathering: what is beyond goes into another pass."""
+_SPARE = 4
+"""One part in so many of a gathering is added to it as room."""
 _ALIKE_ROWS = 512
 """Lines as long as this or less go together whatever their lengths; longer ones with those within a factor of two."""
 
@@ -63,7 +65,8 @@ class Past:
 class Gathering:
     """Memory in which true rows are brought together, once for a draft.
 
-    It stays for the next one, and never exceeds `MOST_GATHERED` rows, or those of one line.
+    It stays for the next one, with some room for the rows that come until then, and never exceeds `MOST_GATHERED` rows,
+    or those of one line.
     """
 
     def __init__(self, engine: HeadEngine) -> None:
@@ -83,13 +86,19 @@ class Gathering:
         shape = (len(stores), spec.n_kv_heads, longest, spec.head_dim)
         numbers = math.prod(shape)
         if numbers > len(self._keys):
-            self._keys, self._values = self._engine.zeros(numbers), self._engine.zeros(numbers)
+            room = self._room(numbers, len(stores))
+            self._keys, self._values = self._engine.zeros(room), self._engine.zeros(room)
         keys, values = self._keys[:numbers].reshape(shape), self._values[:numbers].reshape(shape)
         for line, store in enumerate(stores):
             store.copy_to(keys[line], values[line])
             keys[line][:, store.rows :] = 0
             values[line][:, store.rows :] = 0
         return Past(keys, values, np.array([store.rows for store in stores], dtype=np.int64))
+
+    def _room(self, numbers: int, lines: int) -> int:
+        """Numbers to take memory for. Lines grow with each round: were it just enough, it would be too little soon."""
+        most = self._row * min(MOST_GATHERED, lines * self._engine.spec.max_positions)
+        return max(numbers, min(numbers + numbers // _SPARE, most))
 
     def release(self) -> None:
         """Give the memory back."""
