@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from starsd_edge.bench.device_times import LinkTimes
+from starsd_edge.planning.orders import FIFO
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import Round, RoundStats
 
-FIFO = "fifo"
 WAIT_ALWAYS_S = 10.0
 """A target that waits for every draft, as in the published design."""
 

@@ -11,7 +11,8 @@ import typer
 
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.draft_shapes import parse_shape
-from starsd_edge.cli.run_draft import OrderPolicy, RunDraftOptions
+from starsd_edge.cli.queue_orders import QueueOrder
+from starsd_edge.cli.run_draft import RunDraftOptions
 
 if TYPE_CHECKING:
     from starsd_edge.speculation.tree import DraftShape
@@ -99,7 +100,7 @@ class BenchStarOptions:
     ] = 10.0
     shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
     policy: Annotated[
-        tuple[OrderPolicy, ...],
+        tuple[QueueOrder, ...],
         typer.Option(
             help="The hub's policy; of several, the first is the usual one, and all are compared. Default: its own, "
             "compared with all others.",
@@ -133,7 +134,7 @@ class BenchStarOptions:
     @property
     def policies(self) -> tuple[str, ...]:
         """To compare, the usual one first."""
-        usual = (RunDraftOptions.policy, *OrderPolicy)
+        usual = (RunDraftOptions.policy, *QueueOrder)
         return tuple(dict.fromkeys(policy.value for policy in self.policy or usual))
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -13,16 +12,8 @@ import typer
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.queue_orders import QueueOrder
 from starsd_edge.errors import UsageError
-
-
-class QueueOrder(str, Enum):
-    """Orders of a hub's queue that can be simulated."""
-
-    LATENCY = "latency"
-    DRR = "drr"
-    FIFO = "fifo"
-    SRF = "srf"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from starsd_edge.cli.draft_shapes import AUTO, parse_hub_shape
 from starsd_edge.cli.head_options import HeadDevice, HeadPrecision
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.cli.queue_orders import QueueOrder
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 
@@ -44,15 +45,6 @@ class Isolation(str, Enum):
 
     SHARED = "shared"
     DEDICATED = "dedicated"
-
-
-class OrderPolicy(str, Enum):
-    """Orders in which waiting requests are drafted."""
-
-    LATENCY = "latency"
-    DRR = "drr"
-    FIFO = "fifo"
-    SRF = "srf"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +87,12 @@ class RunDraftOptions:
     max_sessions: Annotated[int, typer.Option(help="Sequences drafted for at once: bounds the memory.")] = 64
     max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Sequences drafted for in one pass.")] = 16
     policy: Annotated[
-        OrderPolicy,
+        QueueOrder,
         typer.Option(
             help="Who is drafted for first. latency: the longest return, and equal shares once targets wait for each "
             "other; drr: equal shares of drafter time; fifo: the first to ask; srf: the shortest return."
         ),
-    ] = OrderPolicy.LATENCY
+    ] = QueueOrder.LATENCY
     draft_shape: Annotated[
         str,
         typer.Option(

@@ -1,4 +1,7 @@
-"""Orders in which a simulated hub serves what waits: those of a real one, as far as a simulation needs them."""
+"""Orders in which a simulated hub serves what waits: those of a real one, as far as a simulation needs them.
+
+The numbers that both go by stand here.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,19 @@ DRR = "drr"
 ORDERS = (FIFO, LATENCY, SRF, DRR)
 
 AGING = 4.0
-"""Seconds of return time that a second of waiting is worth."""
+"""Seconds of return time that one second in the queue is worth to `latency` and `srf`."""
 CREDIT = 2.0
-"""Quanta that a target may save up."""
+"""Quanta that a target can save up, and owe."""
+MOST_UNEVEN = 2.0
+"""A request may make a batch at most so many times as long as the most urgent one needs: its target waits for that."""
 CROWDED = 2.0
-"""Requests that a pass leaves behind, on average, above which a hub does not keep up; below `RELAXED` it does again."""
+"""Requests that stay behind when a batch is taken, on average, above which a hub does not keep up: whatever the order,
+somebody waits for more than one pass.
+"""
 RELAXED = 0.5
-_GAIN = 1 / 32
+"""Below this it keeps up again. Between the two nothing changes."""
+CROWD_GAIN = 1 / 32
+"""Of that average, the weight of the newest batch."""
 _ENOUGH = 1 - 1e-9
 """Sums of floats miss whole costs by their last bits."""
 
@@ -140,7 +149,7 @@ class LoadAdaptive:
     def charge(self, targets: Sequence[int], draft_s: float, left: int) -> None:
         """See `Order`."""
         self.crowded.charge(targets, draft_s, left)
-        self._left += _GAIN * (left - self._left)
+        self._left += CROWD_GAIN * (left - self._left)
         if self._left > CROWDED:
             self._is_crowded = True
         elif self._left < RELAXED:

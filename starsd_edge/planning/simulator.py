@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from starsd_edge.planning.orders import FIFO, Order, Waiting, order_named
+from starsd_edge.planning.orders import FIFO, MOST_UNEVEN, Order, Waiting, order_named
 from starsd_edge.planning.times import ServiceTimes, Times
 from starsd_edge.speculation.tree import DraftShape
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 ONE_CHAIN = DraftShape(1, 1)
 """For service times that do not tell shapes apart."""
-MOST_UNEVEN = 2.0
-"""A request may make a batch so many times as long as the first one's draft, as at the hub."""
 _WARM_UP = 0.1
 
 

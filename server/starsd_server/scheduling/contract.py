@@ -13,8 +13,6 @@ from starsd_edge.protocol.hub_side import QueueDraft
 
 MOST_RETURN_S = 1.0
 """Return times count as this much at most: a target that takes its time must not buy an unbounded start by it."""
-AGING = 4.0
-"""Seconds of return time that one second in the queue is worth to `latency` and `srf`."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from starsd_edge.planning.orders import CREDIT, DRR
 from starsd_server.scheduling.contract import Waiting
 
-MOST_SAVED = 2.0
-"""Quanta that a session can save up, and owe."""
 _FIRST_QUANTUM_S = 0.01
 _QUANTUM_GAIN = 1 / 16
 _ROUNDING = 1e-9
@@ -37,7 +36,7 @@ class _Account:
 class DeficitRoundRobin:
     """See the module. The quantum is what a request costs on average."""
 
-    name = "drr"
+    name = DRR
 
     def __init__(self) -> None:
         self._quantum_s = _FIRST_QUANTUM_S
@@ -76,7 +75,7 @@ class DeficitRoundRobin:
         self._quantum_s += _QUANTUM_GAIN * (seconds - self._quantum_s)
         account = self._accounts.get(session)
         if account is not None:
-            debt = -MOST_SAVED * self._quantum_s * account.weight
+            debt = -CREDIT * self._quantum_s * account.weight
             account.saved_s = max(debt, account.saved_s + account.charged_s - seconds)
             account.charged_s = 0.0
 
@@ -93,5 +92,5 @@ class DeficitRoundRobin:
         """What a session waits for it may save up, however dear it is: the cap holds for the rest only, so it is of no
         account for what is missing.
         """
-        most = max(MOST_SAVED * self._quantum_s * account.weight, account.cost_s)
+        most = max(CREDIT * self._quantum_s * account.weight, account.cost_s)
         return min(most, account.saved_s + (self._granted_s - account.at) * account.weight)

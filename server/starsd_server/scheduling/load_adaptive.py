@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starsd_edge.planning.orders import CROWD_GAIN, CROWDED, RELAXED
 from starsd_server.scheduling.contract import Waiting
 from starsd_server.scheduling.deficits import DeficitRoundRobin
 from starsd_server.scheduling.stateless import LongestReturn
-
-SATURATED = 2.0
-"""Requests that stay behind when a batch is taken, on average, above which the hub is overloaded: whatever the order,
-somebody waits for more than one pass.
-"""
-RELAXED = 0.5
-"""Below this it is not any more. Between the two nothing changes."""
-_GAIN = 1 / 32
 
 
 class LoadAdaptive:
@@ -43,8 +36,8 @@ class LoadAdaptive:
     def taken(self, batch: Sequence[Waiting], left: int) -> None:
         """See `Policy`."""
         self._shares.taken(batch, left)
-        self._left_behind += _GAIN * (left - self._left_behind)
-        if not self._saturated and self._left_behind > SATURATED:
+        self._left_behind += CROWD_GAIN * (left - self._left_behind)
+        if not self._saturated and self._left_behind > CROWDED:
             self._saturated = True
             self._shares.begin_anew()
         elif self._saturated and self._left_behind < RELAXED:

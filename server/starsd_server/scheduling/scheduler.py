@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from starsd_edge.planning.orders import DRR, FIFO, LATENCY, MOST_UNEVEN, SRF
 from starsd_edge.protocol.hub_side import QueueDraft
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.scheduling.contract import MOST_RETURN_S, KeyTerms, Policy, Waiting
@@ -16,16 +17,14 @@ from starsd_server.scheduling.load_adaptive import LoadAdaptive
 from starsd_server.scheduling.stateless import Fifo, ShortestReturn
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
-    "latency": LoadAdaptive,
-    "drr": DeficitRoundRobin,
-    "fifo": Fifo,
-    "srf": ShortestReturn,
+    LATENCY: LoadAdaptive,
+    DRR: DeficitRoundRobin,
+    FIFO: Fifo,
+    SRF: ShortestReturn,
 }
-DEFAULT_POLICY = "latency"
+DEFAULT_POLICY = LATENCY
 PROMOTED_AFTER_S = 2.0
 """In the queue, for each class that a request rises."""
-MOST_UNEVEN = 2.0
-"""A request may make a batch at most so many times as long as the most urgent one needs: its target waits for that."""
 _USUAL_GAIN = 1 / 32
 
 ExpectReturn = Callable[[int], float | None]

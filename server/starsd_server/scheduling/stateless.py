@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starsd_server.scheduling.contract import AGING, Waiting
+from starsd_edge.planning.orders import AGING, FIFO, LATENCY, SRF
+from starsd_server.scheduling.contract import Waiting
 
 
 class _Stateless:
@@ -26,7 +27,7 @@ class _Stateless:
 class Fifo(_Stateless):
     """First come, first served."""
 
-    name = "fifo"
+    name = FIFO
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
@@ -38,7 +39,7 @@ class LongestReturn(_Stateless):
     rule for tails). Aging bounds what the near ones wait for the far ones.
     """
 
-    name = "latency"
+    name = LATENCY
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
@@ -48,7 +49,7 @@ class LongestReturn(_Stateless):
 class ShortestReturn(_Stateless):
     """Whose return takes least goes first: that refills the queue soonest. Aging keeps the far ones from starving."""
 
-    name = "srf"
+    name = SRF
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""

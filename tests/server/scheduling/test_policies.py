@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starsd_server.scheduling.contract import AGING, MOST_RETURN_S, KeyTerms
+from starsd_edge.cli.queue_orders import QueueOrder
+from starsd_edge.planning.orders import AGING, ORDERS
+from starsd_server.scheduling.contract import MOST_RETURN_S, KeyTerms
 from starsd_server.scheduling.scheduler import POLICIES, PROMOTED_AFTER_S, longest_wait_s
 from tests.support.closed_star import LEVEL_S, ClosedStar, Spoke, jain, jittered
 
@@ -144,3 +146,7 @@ def test_equals_wait_for_no_more_than_aging_allows(returns: list[list[float]], p
     bound = {"fifo": queue_s, "srf": queue_s + MOST_RETURN_S / AGING, "drr": 4 * queue_s}
     bound["latency"] = max(bound["srf"], bound["drr"])
     assert max(wait for waits in ledger.waits_s for wait in waits) <= bound[policy] + 1e-9
+
+
+def test_users_may_ask_for_every_policy_and_each_can_be_simulated() -> None:
+    assert {*POLICIES} == {*ORDERS} == {order.value for order in QueueOrder}
