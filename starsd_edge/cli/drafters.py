@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import bundle_kind
+from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
 from starsd_edge.heads.loading import AUTO, CPU
 
@@ -38,14 +39,16 @@ def open_drafters(
         precision: of heads, as in `open_head`.
 
     Raises:
-        UsageError: a device or a precision that there is not.
+        UsageError: a device or a precision that there is not, or a precision and no head.
         BundleError: no bundle, or a broken one.
         EngineError: a graph cannot be loaded.
     """
     drafters: list[Drafter] = []
     seen: Counter[str] = Counter()
-    for path in paths:
-        kind = drafter_kind(path)
+    kinds = [drafter_kind(path) for path in paths]
+    if precision != AUTO and _EAGLE not in kinds:
+        raise UsageError(f"--draft-precision is for draft heads, and {paths[0]} is a model: leave it out")
+    for path, kind in zip(paths, kinds, strict=True):
         seen[kind] += 1
         name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
         if kind == _EAGLE:

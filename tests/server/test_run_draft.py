@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from starsd_edge.cli.main import run
 from starsd_edge.protocol.messages import TICKET_HEADER
 from tests.support.hub_client import HubClient, connect_to, http_get
+from tests.support.letter_bundle import write_bundle
 
 REPO = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
@@ -178,6 +179,14 @@ def test_an_address_of_another_machine_is_one_line(tmp_path: Path, capsys: pytes
     token = write_token(tmp_path / "token", "open-sesame")
     said = fails(capsys, "--host", "192.0.2.1", "--port", "0", "--token-file", str(token))
     assert "192.0.2.1 is no address of this machine" in said
+
+
+def test_a_precision_for_a_model_is_refused_and_not_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = write_bundle(tmp_path / "letters")
+    said = fails(capsys, str(bundle), "--port", "0", "--draft-precision", "float16")
+    assert f"--draft-precision is for draft heads, and {bundle} is a model" in said
 
 
 def test_an_unknown_bundle_is_one_line_and_frees_the_port(capsys: pytest.CaptureFixture[str]) -> None:
