@@ -9,33 +9,28 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import numpy as np
-import numpy.typing as npt
-
 from starsd_edge.bench.delayed_paths import DelayedPaths
 from starsd_edge.bench.device_times import Pacer, PassTimes
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
-from starsd_edge.bench.star_runs import DraftMark, Point, TargetLog
+from starsd_edge.bench.star_runs import Point, TargetLog
 from starsd_edge.bench.trace import Traces
-from starsd_edge.cli.star_reports import TargetReports
+from starsd_edge.cli.star_watching import TargetReports, WatchedChannel
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.sampling import SamplingParams
-from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import Round
 from starsd_edge.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from starsd_edge.bundles.bundle import Bundle
     from starsd_jetson.drafting import DraftSource
-    from starsd_jetson.hub_drafting import Asked, DraftChannel
+    from starsd_jetson.hub_drafting import DraftChannel
     from starsd_jetson.hub_link import HubLink
 
 _CONNECT_S = 30.0
@@ -61,54 +56,6 @@ class ReplaySetup:
     traces: Traces
     verify: PassTimes
     seed: int
-
-
-class WatchedChannel:
-    """A `DraftChannel` that notes when drafts were asked for and what they took."""
-
-    def __init__(self, channel: DraftChannel, log: TargetLog, clock: Callable[[], float]) -> None:
-        self._channel = channel
-        self._log = log
-        self._clock = clock
-        self._asked_at: dict[int, float] = {}
-
-    @property
-    def pending(self) -> int | None:
-        """See `DraftChannel`."""
-        return self._channel.pending
-
-    def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
-        """See `DraftChannel`."""
-        self._channel.append(ids, features)
-
-    def extend(self) -> None:
-        """See `DraftChannel`."""
-        self._channel.extend()
-
-    def request(self, shape: DraftShape) -> Asked | None:
-        """See `DraftChannel`."""
-        now = self._clock()
-        asked = self._channel.request(shape)
-        if asked is not None:
-            self._asked_at[asked.epoch] = now
-        return asked
-
-    def wait(self, timeout_s: float) -> DraftArrived | None:
-        """See `DraftChannel`."""
-        arrived = self._channel.wait(timeout_s)
-        if arrived is not None:
-            asked_at = self._asked_at.pop(arrived.epoch, None)
-            if asked_at is not None:
-                self._log.drafts.append(DraftMark(asked_at, arrived.queue_us / 1e6, arrived.service_us / 1e6))
-        return arrived
-
-    def give_up(self) -> None:
-        """See `DraftChannel`."""
-        self._channel.give_up()
-
-    def close(self) -> None:
-        """See `DraftChannel`."""
-        self._channel.close()
 
 
 class ReplayCrowd:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,19 +15,22 @@ import pytest
 from starsd_edge.bench.delayed_paths import DelayedPaths
 from starsd_edge.bench.device_times import Line, LinkTimes, Pacer, PassTimes
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
-from starsd_edge.bench.star_runs import HubPlan, Point
+from starsd_edge.bench.star_runs import HubPlan, Point, TargetLog
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.cli.hub_status import read_status
 from starsd_edge.cli.star_targets import ReplayCrowd, ReplaySetup
+from starsd_edge.cli.star_watching import WatchedChannel
 from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.protocol.target_side import DraftArrived, TargetSession
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.speculation.sampling import SamplingParams
-from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import HUB
 from starsd_jetson.answers import Request
 from starsd_jetson.decoder import decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
+from starsd_jetson.hub_drafting import Asked, DraftChannel
 from tests.support.decoding import PROMPT, letters
 from tests.support.hub_client import running_hub
 from tests.support.letter_bundle import write_bundle
@@ -208,6 +212,33 @@ async def test_targets_replay_their_texts_through_a_real_hub_and_modelled_paths(
         assert all(0 < done.bytes_up < 100 for done in drafted)
         assert all(0 < done.bytes_down < 150 for done in drafted)
         assert {target.drafter for target in hub.hub.facts().targets} <= {"ngram"}
+
+
+class AnsweredChannel:
+    """A `DraftChannel` that asks for nothing and has these answers; the rest of it is of no use here."""
+
+    def __init__(self, services_us: list[int]) -> None:
+        self.services_us = services_us
+        self.epoch = 0
+
+    def request(self, shape: DraftShape) -> Asked:
+        self.epoch += 1
+        return Asked(self.epoch, 0)
+
+    def wait(self, timeout_s: float) -> DraftArrived:
+        service_us = self.services_us[self.epoch - 1]
+        tree = DraftTree.chain([1] if service_us else [])
+        session = cast("TargetSession", None)
+        return DraftArrived(session, self.epoch, 0, tree, 900, service_us, 0, service_us, 40)
+
+
+def test_what_the_hub_answers_without_its_drafter_is_no_draft() -> None:
+    log = TargetLog()
+    channel = WatchedChannel(cast("DraftChannel", AnsweredChannel([800, 0, 700])), log, lambda: 5.0)
+    for _ in range(3):
+        channel.request(DraftShape(2, 2))
+        assert channel.wait(1.0) is not None
+    assert [mark.service_s for mark in log.drafts] == [0.0008, 0.0007]
 
 
 def test_targets_without_a_hub_decode_plainly(setup: ReplaySetup) -> None:
