@@ -3,11 +3,15 @@
 A pass of few rows is over sooner than its kernels can be launched one by one; a graph launches them all at once. It
 does so for one shape and from one place in memory. So shapes are rounded up, what comes in is copied to the place of
 its shape's graph, and the spare rows, lines and columns are zero and seen by nobody.
+
+To capture takes longer than several passes kernel by kernel. Where many targets make more shapes than there are graphs,
+one makes room for another only when it is out of use and the other one is not: else all would be captured anew all the
+time.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +19,13 @@ from typing import NamedTuple
 import torch
 
 MOST_GRAPHS = 32
-"""Kept at once, the latest used; each holds its inputs."""
+"""Kept at once; each holds its inputs."""
+STALE_AFTER = 1024
+"""Passes after which a graph that was not used may go."""
+WANTED_AFTER = 8
+"""Passes of a shape, after which such a graph goes for it."""
+_MOST_WANTED = 1024
+"""Shapes that are counted; beyond that the count begins anew."""
 MOST_ROWS = 256
 """Of a pass that is captured: a larger one is bound by its arithmetic."""
 _PAST_STEP, _LATE_STEP = 256, 16
@@ -77,11 +87,13 @@ class PassShape(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Captured:
     inputs: PassInputs
     outputs: PassOutputs
     replay: Callable[[], None]
+    used_at: int = 0
+    """The pass that it was last used for."""
 
 
 class CapturedPasses:
@@ -91,6 +103,10 @@ class CapturedPasses:
         self._run = run
         self._capture = capture
         self._graphs: OrderedDict[PassShape, _Captured] = OrderedDict()
+        """The one that was not used for longest first."""
+        self._wanted: Counter[PassShape] = Counter()
+        """How often shapes without a graph came."""
+        self._passes = 0
 
     def __call__(self, inputs: PassInputs) -> PassOutputs:
         """What `run` gives for them."""
@@ -99,6 +115,8 @@ class CapturedPasses:
         if whole.lines * whole.places > MOST_ROWS:
             return self._run(inputs)
         graph = self._graph(whole, inputs)
+        if graph is None:
+            return self._run(inputs)
         _fill(graph.inputs, inputs, shape, whole)
         graph.replay()
         rows, wanted = len(inputs.ids), len(inputs.wanted)
@@ -113,15 +131,33 @@ class CapturedPasses:
             out.scores[:wanted].clone(),
         )
 
-    def _graph(self, whole: PassShape, like: PassInputs) -> _Captured:
+    def _graph(self, whole: PassShape, like: PassInputs) -> _Captured | None:
+        """The graph of a shape; None while there is no room for it."""
+        self._passes += 1
         if whole not in self._graphs:
-            while len(self._graphs) >= MOST_GRAPHS:
-                self._graphs.popitem(last=False)
+            if not self._has_room_for(whole):
+                return None
             inputs = _blank(whole, like)
             replay, outputs = self._capture(self._run, inputs)
             self._graphs[whole] = _Captured(inputs, outputs, replay)
+        graph = self._graphs[whole]
+        graph.used_at = self._passes
         self._graphs.move_to_end(whole)
-        return self._graphs[whole]
+        return graph
+
+    def _has_room_for(self, whole: PassShape) -> bool:
+        """Whether a graph may be added, perhaps in the place of another."""
+        if len(self._graphs) < MOST_GRAPHS:
+            return True
+        if len(self._wanted) >= _MOST_WANTED:
+            self._wanted.clear()
+        self._wanted[whole] += 1
+        oldest = next(iter(self._graphs))
+        is_stale = self._passes - self._graphs[oldest].used_at > STALE_AFTER
+        if not is_stale or self._wanted[whole] < WANTED_AFTER:
+            return False
+        del self._graphs[oldest], self._wanted[whole]
+        return True
 
 
 def capture_cuda(run: Run, inputs: PassInputs) -> tuple[Callable[[], None], PassOutputs]:

@@ -80,11 +80,28 @@ def test_a_shape_is_captured_once_and_a_large_pass_never(monkeypatch: pytest.Mon
     assert len(recorder.shapes) == before
 
 
-def test_only_the_latest_graphs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_graphs_are_kept_and_what_takes_turns_does_not_drive_each_other_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(captured, "MOST_GRAPHS", 1)
     recorder, head = Recorder(), random_head()
     assert rounds(TorchHeadEngine(head, capture=recorder), 2, 10) == rounds(TorchHeadEngine(head), 2, 10)
-    assert len(set(recorder.shapes)) < len(recorder.shapes)
+    assert len(recorder.shapes) == 1
+
+
+def test_a_graph_out_of_use_makes_room_for_a_shape_that_keeps_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "MOST_GRAPHS", 1)
+    monkeypatch.setattr(captured, "STALE_AFTER", 10)
+    monkeypatch.setattr(captured, "WANTED_AFTER", 4)
+    recorder, head = Recorder(), random_head()
+    engine = TorchHeadEngine(head, capture=recorder)
+    rounds(engine, 2, 5)
+    before = recorder.shapes[:]
+    plain = rounds(TorchHeadEngine(head), 1, 40)
+    assert rounds(engine, 1, 40) == plain
+    assert len(before) == 1
+    assert len(recorder.shapes) > 1
+    assert {shape.lines for shape in recorder.shapes[1:]} == {1}
 
 
 def test_what_overflows_in_one_pass_is_not_left_for_the_next() -> None:
