@@ -2,8 +2,9 @@
 
 Every session has a controller (`planning.shape_controller`) that learns from its own rounds. From time to time all of
 those that ask are weighed against each other (`planning.draft_shape`), by what the drafter was measured to cost and by
-what targets report of their rounds. What a target reports is held within bounds; a wrong report makes only its own
-drafts worse. A target that reports nothing gets what it asks for.
+what targets report of their rounds. What a target reports is held to what its returns have room for: beyond that, a
+wrong report makes only its own drafts worse, and on a hub that has too much to do it may keep drafts for longer than it
+should. A target that reports nothing gets what it asks for.
 """
 
 from __future__ import annotations
