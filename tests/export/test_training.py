@@ -145,7 +145,7 @@ def test_a_head_that_is_trained_on_keeps_what_it_knows_and_may_guess_other_token
     assert (len(before.draft_ids), len(after.draft_ids)) == (100, 50)
     assert after.record.spec.draft_vocab_size == 50
     assert second.reports[0].loss < 0.9 * first.reports[0].loss
-    assert after.record.trained["start"] == str(tmp_path / "head")
+    assert after.record.trained["start"] == "head", "a head tells nothing of the machine that it was trained on"
 
 
 def test_a_head_that_is_not_there_cannot_be_trained_on(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
@@ -179,3 +179,15 @@ def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     again = write_texts(writer, path, 30, lambda count: None)
     assert again == whole
     assert path.read_bytes() == data
+
+
+def test_a_model_that_says_nothing_of_use_is_not_asked_for_ever(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def writer(number: int) -> list[Text]:
+        asked.append(number)
+        return []
+
+    with pytest.raises(UsageError, match="--messages"):
+        write_texts(writer, tmp_path / "texts.jsonl", 30, lambda count: None)
+    assert len(asked) == 16

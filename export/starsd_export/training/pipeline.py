@@ -211,7 +211,7 @@ def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Report
         "texts": len(store.texts),
         "own_texts": not plan.data,
         "messages": None if plan.messages is None else plan.messages.name,
-        "start": plan.start,
+        "start": None if plan.start is None else Path(plan.start).resolve().name,
         "coverage": round(coverage(store.texts, vocabulary), 4),
         "seed": plan.training.seed,
         "updates": latest.updates,
