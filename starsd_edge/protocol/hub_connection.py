@@ -300,6 +300,7 @@ class HubConnection:
         check_ids(message.ids, terms.vocab_size)
         features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
         if message.first_row > session.rows:
+            session.interrupt()
             return [self.send(Resync(session.tag, session.rows))] if session.wants_resync(now) else []
         if features is not None:
             self._check_room_for(features.nbytes)

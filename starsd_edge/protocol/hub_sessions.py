@@ -140,7 +140,7 @@ class HubSession:
         self._drafted_at = now
 
     def interrupt(self) -> None:
-        """What comes next is no round's request: a prompt came between, or another connection."""
+        """What comes next is no round's request: a prompt or a resync came between, or another connection."""
         self._drafted_at = None
 
     def returned(self, now: float) -> float | None:
