@@ -168,6 +168,11 @@ def test_given_messages_are_answered_in_turn_and_none_is_made_up(checkpoint: Che
     assert {tuple(text.ids[2:4]) for text in texts} == {(20, 21), (30, 31), (40, 41)}
 
 
+def test_a_batch_in_which_the_model_asks_nothing_has_no_texts(checkpoint: Checkpoint) -> None:
+    writer = Writer(checkpoint.load(), ChatFrame([5, 6], [7]), [2], WritingPlan(batch=2, message_tokens=1))
+    assert writer.write_batch(0) == []
+
+
 def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     def writer(number: int) -> list[Text]:
         return [Text([number, number + 1, number + 2], 1)] * 2

@@ -83,6 +83,8 @@ class Writer:
         """The texts of one batch: the same for the same plan and number."""
         torch.manual_seed(self.plan.seed * 1_000_003 + number)
         messages = self._given(number) if self.messages else self._own()
+        if not messages:
+            return []
         prompts = [[*self.frame.head, *message, *self.frame.tail] for message in messages]
         temperature = _ANSWER_TEMPERATURES[number % len(_ANSWER_TEMPERATURES)]
         answers = self._continue(prompts, self.plan.answer_tokens, temperature, keep_end=True)
