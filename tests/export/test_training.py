@@ -115,6 +115,16 @@ def test_data_that_cannot_be_read_leaves_nothing(checkpoint: Checkpoint, plan: H
     assert not (tmp_path / "work").exists()
 
 
+def test_messages_beside_data_are_refused_and_leave_nothing(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="leave one out"):
+        train_head(
+            checkpoint, tmp_path / "work", tmp_path / "head", replace(plan, messages=tmp_path / "asked"), Watcher()
+        )
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_head_with_a_tensor_missing_is_refused_by_its_name(
     checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
 ) -> None:
