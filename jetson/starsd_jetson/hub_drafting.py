@@ -131,7 +131,9 @@ class HubDrafts:
         if not self._patience.asks(shape):
             return
         asked = self._channel.request(shape)
-        if asked is not None:
+        if asked is None:
+            self._missed = CLOSED
+        else:
             self._asked_at = self._clock()
             self._asked_base = len(self._ids) - 1
             self._asked_depth = shape.max_depth

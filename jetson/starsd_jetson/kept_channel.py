@@ -46,6 +46,8 @@ class KeptChannel:
     def __init__(self, open_channel: OpenChannel, prompt: Sequence[int], sampling_kind: str) -> None:
         self._open_channel = open_channel
         self._prompt = prompt
+        self._opened_for = prompt
+        """What the session was told that its text begins with."""
         self._sampling_kind = sampling_kind
         self._channel = open_channel(prompt, sampling_kind)
         self._ids: list[int] = []
@@ -61,6 +63,8 @@ class KeptChannel:
         """
         known = min(len(prompt) - 1, len(self._ids))
         agrees = prompt[0] == self._prompt[0] and list(prompt[1 : known + 1]) == self._ids[:known]
+        if len(self._ids) < len(self._opened_for) - 1:  # cancelled before all of it was there
+            agrees = list(prompt[: len(self._opened_for)]) == list(self._opened_for)
         if not agrees or sampling_kind != self._sampling_kind:
             self.end()
             return False
@@ -116,6 +120,7 @@ class KeptChannel:
     def _begin_anew(self) -> None:
         """The text has turned off: a new session, which is given what this answer has so far."""
         self.end()
+        self._opened_for = self._prompt
         self._channel = self._open_channel(self._prompt, self._sampling_kind)
         again, self._again = self._again, []
         self._ids, self._agreed = [], 0

@@ -16,6 +16,8 @@ _TRIED = 3
 """A width counts from so many rounds on: the first of a new width are slow on many runtimes."""
 _DRAWN = 16
 """Rows that a curve is drawn for at least."""
+_LEAST_S = 1e-6
+"""A round counts as at least this long: clocks that tick coarsely see none at all, and times are divided by."""
 _FORGOTTEN = 256
 """A width that was not seen for so many rounds is forgotten: the machine may have changed."""
 
@@ -39,7 +41,7 @@ class PassTimes:
         """A round over so many rows took this long."""
         self._rounds += 1
         self.plain_age = 0 if rows == 1 else self.plain_age + 1
-        self._recent.setdefault(rows, deque(maxlen=_KEPT)).append(seconds)
+        self._recent.setdefault(rows, deque(maxlen=_KEPT)).append(max(_LEAST_S, seconds))
         self._seen_at[rows] = self._rounds
         for width in [width for width, seen in self._seen_at.items() if seen < self._rounds - _FORGOTTEN]:
             del self._recent[width], self._seen_at[width]

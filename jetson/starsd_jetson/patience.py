@@ -31,6 +31,8 @@ fail.
 FIRST_SILENCE_S = 1.0
 MOST_SILENCE_S = 30.0
 """A request unanswered for this long is given up and another one sent; from the first to the most as they add up."""
+MOST_UNANSWERED = 64
+"""Waits are not halved more often than this: they are nothing by then, and powers of two outgrow a float."""
 
 
 class Patience:
@@ -76,7 +78,7 @@ class Patience:
 
     def given_up(self) -> None:
         """A request got no answer at all."""
-        self._unanswered += 1
+        self._unanswered = min(self._unanswered + 1, MOST_UNANSWERED)
 
     @property
     def is_unanswered(self) -> bool:

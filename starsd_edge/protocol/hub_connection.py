@@ -300,6 +300,7 @@ class HubConnection:
         check_ids(message.ids, terms.vocab_size)
         features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
         if message.first_row > session.rows:
+            session.interrupt()
             return [self.send(Resync(session.tag, session.rows))] if session.wants_resync(now) else []
         if features is not None:
             self._check_room_for(features.nbytes)
@@ -343,6 +344,7 @@ class HubConnection:
         if shape.max_nodes == 0 or shape.max_depth == 0:
             session.settle_request(message.epoch, message.base_len)
             session.answered = Draft(session.tag, message.epoch, message.base_len, [], [], 0, 0, 0)
+            session.turned_down = True
             return [self.send(session.answered)]
         target_s = message.target_us / 1e6
         return [QueueDraft(session.key, message.epoch, message.base_len, shape, now, self.owner, returned_s, target_s)]
@@ -350,7 +352,7 @@ class HubConnection:
     def _judge(self, session: HubSession) -> None:
         """The rows since the last tree tell how much of it came true."""
         draft = session.answered
-        if draft is None:
+        if draft is None or session.turned_down:
             return
         steps = walk(draft, session.rows_from(draft.base_len, len(draft.ids)))
         for record in (self.record, self._hub.record):

@@ -52,6 +52,7 @@ class HubSession:
         ref: the target's number for the OPEN that brought it to this connection.
         epoch: highest request seen.
         answered: the DRAFT of `epoch`, once it is there.
+        turned_down: that is empty because no drafter was to be asked; it says nothing about drafts.
     """
 
     def __init__(self, key: int, tag: bytes, owner: str, terms: Terms, first_row: int, t_first: int) -> None:
@@ -66,6 +67,7 @@ class HubSession:
         self.away_since = 0.0
         self.epoch = 0
         self.answered: Draft | None = None
+        self.turned_down = False
         self._drafted_at: float | None = None
         self._ids = array("i")
         self._pending: dict[int, Pending] = {}
@@ -138,7 +140,7 @@ class HubSession:
         self._drafted_at = now
 
     def interrupt(self) -> None:
-        """What comes next is no round's request: a prompt came between, or another connection."""
+        """What comes next is no round's request: a prompt or a resync came between, or another connection."""
         self._drafted_at = None
 
     def returned(self, now: float) -> float | None:
@@ -150,6 +152,7 @@ class HubSession:
         """Note a request that is newer than all before."""
         self.epoch = epoch
         self.answered = None
+        self.turned_down = False
         self._pending[epoch] = pending
         if len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]

@@ -73,8 +73,10 @@ class OnnxInplaceEngine:
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
         """
         graph, model = manifest.graph, manifest.model
-        if graph.kv_strategy != "inplace" or graph.tensorrt is None:
+        if graph.kv_strategy != "inplace":
             raise EngineError(f"this engine runs graphs with the KV strategy inplace, not {graph.kv_strategy}")
+        if graph.tensorrt is None or graph.tensorrt.capacity <= graph.max_tree:
+            raise EngineError("the manifest names no caches that hold a tree and a context: export the bundle again")
         self._session = session
         self._layers = range(model.n_layers)
         self._shape = (1, model.n_kv_heads, graph.tensorrt.capacity, model.head_dim)

@@ -115,6 +115,16 @@ def test_data_that_cannot_be_read_leaves_nothing(checkpoint: Checkpoint, plan: H
     assert not (tmp_path / "work").exists()
 
 
+def test_messages_beside_data_are_refused_and_leave_nothing(
+    checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="leave one out"):
+        train_head(
+            checkpoint, tmp_path / "work", tmp_path / "head", replace(plan, messages=tmp_path / "asked"), Watcher()
+        )
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_head_with_a_tensor_missing_is_refused_by_its_name(
     checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path
 ) -> None:
@@ -145,7 +155,7 @@ def test_a_head_that_is_trained_on_keeps_what_it_knows_and_may_guess_other_token
     assert (len(before.draft_ids), len(after.draft_ids)) == (100, 50)
     assert after.record.spec.draft_vocab_size == 50
     assert second.reports[0].loss < 0.9 * first.reports[0].loss
-    assert after.record.trained["start"] == str(tmp_path / "head")
+    assert after.record.trained["start"] == "head", "a head tells nothing of the machine that it was trained on"
 
 
 def test_a_head_that_is_not_there_cannot_be_trained_on(checkpoint: Checkpoint, plan: HeadPlan, tmp_path: Path) -> None:
@@ -168,6 +178,11 @@ def test_given_messages_are_answered_in_turn_and_none_is_made_up(checkpoint: Che
     assert {tuple(text.ids[2:4]) for text in texts} == {(20, 21), (30, 31), (40, 41)}
 
 
+def test_a_batch_in_which_the_model_asks_nothing_has_no_texts(checkpoint: Checkpoint) -> None:
+    writer = Writer(checkpoint.load(), ChatFrame([5, 6], [7]), [2], WritingPlan(batch=2, message_tokens=1))
+    assert writer.write_batch(0) == []
+
+
 def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     def writer(number: int) -> list[Text]:
         return [Text([number, number + 1, number + 2], 1)] * 2
@@ -179,3 +194,15 @@ def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     again = write_texts(writer, path, 30, lambda count: None)
     assert again == whole
     assert path.read_bytes() == data
+
+
+def test_a_model_that_says_nothing_of_use_is_not_asked_for_ever(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def writer(number: int) -> list[Text]:
+        asked.append(number)
+        return []
+
+    with pytest.raises(UsageError, match="--messages"):
+        write_texts(writer, tmp_path / "texts.jsonl", 30, lambda count: None)
+    assert len(asked) == 16

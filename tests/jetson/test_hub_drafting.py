@@ -16,7 +16,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.decoder import decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
-from starsd_jetson.patience import Patience
+from starsd_jetson.patience import FIRST_GAP, Patience
 from tests.support.decoding import Plain, letters, next_token, plain_answer, request
 from tests.support.draft_sources import future
 from tests.support.prefix_engine import PrefixEngine
@@ -102,12 +102,14 @@ def used_to(round_trip_s: float, plain_s: float = 0.1) -> Patience:
 
 
 class Desk:
-    """A source on a fake channel, driven by hand. Of the hub it expects an answer within 20 ms."""
+    """A source on a fake channel, driven by hand. Of the hub it expects an answer after so long."""
 
-    def __init__(self, answer: Callable[[int, list[int]], tuple[float, DraftTree, int]]) -> None:
+    def __init__(
+        self, answer: Callable[[int, list[int]], tuple[float, DraftTree, int]], round_trip_s: float = 0.02
+    ) -> None:
         self.clock = Clock()
         self.channel = FakeChannel(self.clock, answer, text=[9])
-        self.source = HubDrafts(lambda prompt, kind: self.channel, NoDrafts(), used_to(0.02), self.clock)
+        self.source = HubDrafts(lambda prompt, kind: self.channel, NoDrafts(), used_to(round_trip_s), self.clock)
         self.source.begin([9], "greedy")
 
     def round(self, new: Sequence[int], verify_s: float = 0.1) -> list[int]:
@@ -242,6 +244,16 @@ def test_an_absent_hub_is_given_as_the_reason_and_the_end_of_an_answer_is_none()
     desk.channel.is_there = lambda: False
     desk.round([2])
     assert desk.source.why_off == CLOSED
+
+
+def test_a_trial_of_an_absent_hub_that_did_not_pay_says_that_it_is_absent() -> None:
+    desk = Desk(lambda epoch, text: (0.01, DraftTree.chain([1]), root_of(text)), round_trip_s=5.0)
+    desk.channel.is_there = lambda: False
+    why = []
+    for _ in range(2 * FIRST_GAP):
+        desk.round([2])
+        why.append(desk.source.why_off)
+    assert set(why) == {LATE, CLOSED}
 
 
 def test_a_session_that_goes_on_is_not_judged_by_the_prefill_of_its_next_answer() -> None:

@@ -151,6 +151,31 @@ def test_an_answer_that_ends_before_it_is_known_to_turn_off_changes_nothing() ->
     assert [session.text for session in star.sessions] == ["abcdefghij"]
 
 
+def cancelled(star: Star, prompt: str, rows: int) -> None:
+    """An answer that ends while its prompt is prefilled, after so many rows."""
+    channel = star.channels.open([LETTERS.index(letter) for letter in prompt], "greedy")
+    append(channel, prompt[: rows + 1], 1)
+    channel.extend()
+    channel.close()
+
+
+@pytest.mark.parametrize("prompt", ["abcdxyz", "abcdef", "abz"])
+def test_a_session_is_not_kept_for_a_text_that_lacks_what_it_was_opened_for(prompt: str) -> None:
+    star = Star()
+    cancelled(star, "abcdefgh", rows=3)
+    star.answer(prompt, "v")
+    first, second = star.sessions
+    assert (first.text, first.closed) == ("abcd", True)
+    assert (second.prompt, second.text) == (prompt, prompt + "v")
+
+
+def test_a_prompt_that_was_cancelled_goes_on_in_its_session() -> None:
+    star = Star()
+    cancelled(star, "abcdefgh", rows=3)
+    star.answer("abcdefghij", "k")
+    assert [(session.text, session.closed) for session in star.sessions] == [("abcdefghijk", False)]
+
+
 def test_the_hub_may_forget_it_in_the_end() -> None:
     star = Star()
     star.channels.close()

@@ -67,3 +67,9 @@ def test_age_of_the_plain_step() -> None:
     assert times.plain_age == 2
     times.add(1, 1.0)
     assert times.plain_age == 0
+
+
+def test_rounds_that_a_coarse_clock_does_not_see_took_some_time() -> None:
+    times = timed(*[(1, 0.0), (5, -1e-9)] * 3)
+    assert (times.curve(9) > 0).all()
+    assert times.plain_s > 0

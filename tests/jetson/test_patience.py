@@ -10,7 +10,7 @@ from starsd_edge.protocol.reasons import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
 from starsd_jetson.drafting import Draft
-from starsd_jetson.patience import FIRST_GAP, FIRST_RETRY, MOST_GAP, MOST_RETRY, MOST_WAIT_S, Patience
+from starsd_jetson.patience import FIRST_GAP, FIRST_RETRY, MOST_GAP, MOST_RETRY, MOST_SILENCE_S, MOST_WAIT_S, Patience
 from starsd_jetson.payoff import RETIMED_AFTER
 
 CHAIN = DraftShape(4, 4)
@@ -233,3 +233,21 @@ def test_a_plain_step_is_timed_now_and_then_where_that_may_decide() -> None:
     assert patience.judge(TREE).why_off == TIMED
     patience.payoff.times.add(1, 0.05)
     assert len(patience.judge(TREE).tree) > 0
+
+
+def test_a_clock_too_coarse_to_see_rounds_or_drafts_is_no_error() -> None:
+    patience = learned(0.0, 0.0)
+    assert patience.asks(CHAIN)
+    assert wait(patience) == 0
+    assert len(patience.judge(TREE).tree) == len(TREE)
+
+
+@pytest.mark.parametrize("fixed_wait_s", [None, 0.5])
+def test_a_hub_may_be_silent_for_ever(fixed_wait_s: float | None) -> None:
+    patience = learned(0.03, 0.05) if fixed_wait_s is None else Patience(fixed_wait_s)
+    for _ in range(2000):
+        patience.given_up()
+    assert patience.silence_s == MOST_SILENCE_S
+    assert wait(patience) == pytest.approx(0, abs=1e-6)
+    patience.prefilled()
+    assert wait(patience) > 0.01

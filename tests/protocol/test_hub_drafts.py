@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, HubLimits, QueueDraft
-from starsd_edge.protocol.messages import Draft, DraftRequest, Error, Extend, Open
+from starsd_edge.protocol.messages import Draft, DraftRequest, Error, Extend, Open, Resync
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import HubUnderTest, Peer, only
 
@@ -70,6 +70,17 @@ def test_a_request_that_follows_no_draft_ends_no_round() -> None:
     peer.say(a_request(tag, 3, 5))
     hub.take_done(QueueDraft)
     assert round_of(hub, peer, a_request(tag, 4, 5)).returned_s is None  # the one before was never answered
+
+
+def test_a_request_that_had_to_be_sent_again_ends_no_round() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    round_of(hub, peer, a_request(tag, 1))
+    only(Resync, peer.say(a_request(tag, 2, 7, [7])))  # rows 4 and 5 never came
+    peer.say(a_request(tag, 2, 7, [5, 6, 7]))
+    queued = hub.done[-1]
+    assert isinstance(queued, QueueDraft)
+    assert (queued.epoch, queued.returned_s) == (2, None)
 
 
 def test_the_return_of_a_session_that_changed_its_connection_is_no_round() -> None:

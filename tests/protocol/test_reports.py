@@ -71,6 +71,20 @@ def test_a_hub_counts_what_its_drafts_were_worth_per_connection_and_together() -
     assert other.connection.record.drafts == 0
 
 
+def test_a_request_that_no_drafter_was_asked_for_is_no_draft_that_failed() -> None:
+    hub = HubUnderTest()
+    peer = hub.connect()
+    tag = peer.open()
+    ask(hub, peer, tag, 1, [1, 2], new=2)
+    hub.answer(peer, hub.done.pop(), DraftTree.empty())  # type: ignore[arg-type]
+    (turned_down,) = peer.say(DraftRequest(tag, 2, 3, 2, [3], 0, 0, 1))
+    assert isinstance(turned_down, Draft)
+    assert turned_down.ids == []
+    ask(hub, peer, tag, 3, [1, 2, 3, 4], new=1)
+    record = peer.connection.record
+    assert (record.drafts, record.judged, record.accepted) == (1, 1, 0)
+
+
 def test_a_draft_for_a_session_that_went_on_elsewhere_finds_its_connection() -> None:
     hub = HubUnderTest()
     peer = hub.connect()

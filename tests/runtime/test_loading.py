@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import OnnxEngine
+from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
 
 
 @pytest.mark.parametrize("device", ["cuda", "jetson"])
@@ -46,6 +49,15 @@ def test_a_graph_that_cannot_be_run_is_one_line(tiny_bundles: dict[str, Bundle])
     engine = OnnxEngine(_Failing(), tiny_bundles["fp32"].manifest)  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="cannot run the graph: node 7: dimension mismatch; export the bundle again"):
         engine.forward(engine.open(4), np.array([1]), np.array([0]), causal_mask(1))
+
+
+@pytest.mark.parametrize("capacity", [None, 0, 8])
+def test_a_graph_whose_caches_hold_nothing_is_refused(tiny_bundles: dict[str, Bundle], capacity: int | None) -> None:
+    manifest = tiny_bundles["fp32"].manifest
+    caches = None if capacity is None else TensorrtGraph(head="fp16", block=0, capacity=capacity)
+    graph = replace(manifest.graph, kv_strategy="inplace", max_tree=8, tensorrt=caches)
+    with pytest.raises(EngineError, match=r"no caches .*export the bundle again"):
+        OnnxInplaceEngine(_Failing(), replace(manifest, graph=graph))  # type: ignore[arg-type]
 
 
 def test_coarse_weights_ask_for_chains_unless_told_otherwise(tiny_bundles: dict[str, Bundle]) -> None:

@@ -178,6 +178,10 @@ def _claim(work: Path, checkpoint: Checkpoint, plan: HeadPlan) -> None:
 
 def _given_texts(tokenizer: Tokenizer, plan: HeadPlan) -> Sequence[Text]:
     """A user's own; none where the model is to write them."""
+    if plan.data and plan.messages is not None:
+        raise UsageError(
+            "--messages are for texts that the model writes, and with --data it writes none: leave one out"
+        )
     if plan.data:
         return read_files(plan.data, tokenizer.encode, _LONGEST_PIECE)
     if not tokenizer.has_chat_template:
@@ -211,7 +215,7 @@ def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Report
         "texts": len(store.texts),
         "own_texts": not plan.data,
         "messages": None if plan.messages is None else plan.messages.name,
-        "start": plan.start,
+        "start": None if plan.start is None else Path(plan.start).resolve().name,
         "coverage": round(coverage(store.texts, vocabulary), 4),
         "seed": plan.training.seed,
         "updates": latest.updates,

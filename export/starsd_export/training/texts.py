@@ -29,6 +29,8 @@ TEXTS_NAME = "texts.jsonl"
 _ANSWER_TEMPERATURES = (0.0, 0.6, 0.0, 1.0)
 _LEAST_MESSAGE = 4
 _LEAST_ANSWER = 8
+_MOST_BARREN = 16
+"""Batches in a row without a text that can be used; then there is little hope of one."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -81,6 +83,8 @@ class Writer:
         """The texts of one batch: the same for the same plan and number."""
         torch.manual_seed(self.plan.seed * 1_000_003 + number)
         messages = self._given(number) if self.messages else self._own()
+        if not messages:
+            return []
         prompts = [[*self.frame.head, *message, *self.frame.tail] for message in messages]
         temperature = _ANSWER_TEMPERATURES[number % len(_ANSWER_TEMPERATURES)]
         answers = self._continue(prompts, self.plan.answer_tokens, temperature, keep_end=True)
@@ -127,12 +131,20 @@ def write_texts(
     Args:
         writer: gives the texts of batch number 0, 1, ...
         progress: called with the number of tokens there are.
+
+    Raises:
+        UsageError: many batches in a row gave nothing.
     """
     batches = _read_batches(path)
     total = sum(len(text.ids) for batch in batches for text in batch)
     with path.open("a", encoding="ascii") as file:
         while total < wanted:
             progress(total)
+            if len(batches) >= _MOST_BARREN and not any(batches[-_MOST_BARREN:]):
+                raise UsageError(
+                    f"the model answers with fewer than {_LEAST_ANSWER} tokens, {_MOST_BARREN} batches in a row: give "
+                    "other --messages, or text files with --data, and another --work directory"
+                )
             batch = writer(len(batches))
             file.write(json.dumps(msgspec.to_builtins(batch), separators=(",", ":")) + "\n")
             file.flush()
