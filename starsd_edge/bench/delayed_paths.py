@@ -12,6 +12,7 @@ import select
 import selectors
 import socket
 import threading
+from collections import deque
 from typing import cast
 
 from starsd_edge.bench.device_times import Line, LinkTimes
@@ -102,6 +103,8 @@ class _Relay(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
+        self._on_line: deque[bytes | None] = deque()
+        """Chunks, and None for the end of the connection: the loop runs timers of one moment in any order."""
         self._in_flight = 0
         self._ended = False
 
@@ -129,13 +132,13 @@ class _Relay(asyncio.Protocol):
         self._in_flight += len(data)
         if self._in_flight > _MOST_IN_FLIGHT and self._transport is not None:
             self._transport.pause_reading()
-        self._loop.call_at(self._line.arrival_s(self._loop.time(), len(data)), self._arrive, data)
+        self._put_on_line(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`: the other end learns of it when all that came before has arrived."""
         if self._transport is not None:
             self._transports.discard(self._transport)
-        self._loop.call_at(self._line.arrival_s(self._loop.time(), 0), self.other.end)
+        self._put_on_line(None)
 
     def end(self) -> None:
         """The other end is gone."""
@@ -150,7 +153,16 @@ class _Relay(asyncio.Protocol):
         else:
             self._transport.write(chunk)
 
-    def _arrive(self, chunk: bytes) -> None:
+    def _put_on_line(self, chunk: bytes | None) -> None:
+        self._on_line.append(chunk)
+        self._loop.call_at(self._line.arrival_s(self._loop.time(), len(chunk or b"")), self._arrive)
+
+    def _arrive(self) -> None:
+        """What was put on the line first has come out."""
+        chunk = self._on_line.popleft()
+        if chunk is None:
+            self.other.end()
+            return
         full = self._in_flight > _MOST_IN_FLIGHT
         self._in_flight -= len(chunk)
         if full and self._in_flight <= _MOST_IN_FLIGHT and self._transport and not self._transport.is_closing():

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import socket
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -171,6 +171,27 @@ def test_bytes_pass_a_modelled_path_whole_and_in_order_and_its_end_is_told() -> 
                 target.shutdown(socket.SHUT_WR)
                 found = b"".join(iter(lambda: accepted.recv(65536), b""))
                 assert found == sent
+
+
+def test_what_arrives_at_one_moment_comes_out_in_order_and_the_end_is_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end takes no time on a line, so it arrives with the last bytes; a loop may run equal timers in any order."""
+    plainly, latest = asyncio.SelectorEventLoop.call_at, [0.0]
+
+    def newest_first(loop: asyncio.SelectorEventLoop, when: float, *call: Any, **how: Any) -> asyncio.TimerHandle:
+        sooner_s = 1e-3 if when == latest[0] else 0.0
+        latest[0] = when
+        return plainly(loop, when - sooner_s, *call, **how)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "call_at", newest_first)
+    sent = bytes(range(256)) * 2000
+    with socket.create_server(("127.0.0.1", 0)) as hub, DelayedPaths() as paths:
+        port = paths.open(hub.getsockname()[1], LinkTimes(0.002, 1e8))
+        with socket.create_connection(("127.0.0.1", port)) as target:
+            accepted, _ = hub.accept()
+            with accepted:
+                target.sendall(sent)
+                target.shutdown(socket.SHUT_WR)
+                assert b"".join(iter(lambda: accepted.recv(65536), b"")) == sent
 
 
 def test_a_path_to_where_nobody_listens_ends_its_connections() -> None:
