@@ -39,7 +39,7 @@ def test_it_is_small_enough_to_come_along() -> None:
 def test_it_fits_the_default_models_features(bundle_fp32: Bundle) -> None:
     fingerprints = bundle_fp32.manifest.fingerprints
     assert shipped_head().refuses(fingerprints.tokenizer_fp, fingerprints.feature_fp) is None
-    assert "not those that the head was trained on" in (shipped_head().refuses("", "another") or "")
+    assert "not those that the head goes on from" in (shipped_head().refuses("", "another") or "")
 
 
 @pytest.mark.model

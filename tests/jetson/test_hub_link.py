@@ -232,7 +232,7 @@ def test_late_drafts_are_rebased_and_used() -> None:
         yield from honest(asked)
 
     with ScriptedHub(script) as hub, linked(hub.url, engine, wanted) as side:
-        side.source._patience.wait_s = lambda depth: 0.0  # type: ignore[method-assign]
+        side.source._patience.wait_s = lambda *_: 0.0  # type: ignore[method-assign]
         answer = side.answer()
         assert Plain.of(answer) == side.expected()
     assert answer.stats.late > 0

@@ -83,10 +83,11 @@ def _spread(value_ms: float | None, deviation_ms: float) -> str:
     return f"{milliseconds(value_ms)} ms" + (f" +-{milliseconds(deviation_ms)}" if value_ms is not None else "")
 
 
-def help_lines() -> list[Text]:
-    """Keys, columns, reasons."""
-    lines = [Text.assemble((f"{keys:<{_LABEL}}", "bold"), meaning) for keys, meaning in KEYS.items()]
-    lines += [Text.assemble((f"{title:<{_LABEL}}", "bold"), meaning) for title, meaning in _COLUMNS.items()]
-    return lines + [
+def help_lines(room: int) -> list[Text]:
+    """Keys, columns, reasons; without the keys, which the last line names too, where there is no room for all."""
+    keys = [Text.assemble((f"{keys:<{_LABEL}}", "bold"), meaning) for keys, meaning in KEYS.items()]
+    lines = [Text.assemble((f"{title:<{_LABEL}}", "bold"), meaning) for title, meaning in _COLUMNS.items()]
+    lines += [
         Text.assemble("  ", (f"{state:<{_LABEL - 2}}", "bold"), why) for state, why in _STATES.items() if state != ON
     ]
+    return [*keys, *lines] if len(keys) + len(lines) <= room else lines

@@ -77,7 +77,7 @@ def report(board: Board, sight: Sight) -> RenderableType:
 
 def _body(board: Board, choice: Choice, sight: Sight, room: int) -> list[RenderableType]:
     if choice.help:
-        return list(_cut(help_lines(), room))
+        return list(_cut(help_lines(room), room))
     row = selected(board, choice)
     if choice.detail and row is not None:
         events = [event for event in board.events if event.target == row.name]
