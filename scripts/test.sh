@@ -16,7 +16,8 @@ prepare_environment test
 
 # A hub and several targets run at once in the tests: pools that spin or take every core would starve each other.
 cores=$(nproc)
-export OMP_NUM_THREADS=$((cores < 4 ? cores : 4)) OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false
+workers=$((cores < 4 ? cores : 4))
+export OMP_NUM_THREADS=$workers OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false
 export HF_HUB_OFFLINE=1 # nothing here asks a model hub for anything
 
 step() {
@@ -36,5 +37,10 @@ if [ $# -eq 0 ]; then
     test_other_pythons
 fi
 echo "The tests fetch the default model once (93 MB, into the starsd-edge cache) and export it into .cache/."
-step "$bin/python" -m pytest "$@"
+if [ $# -eq 0 ]; then
+    # Files side by side, each worker with one thread: many tests wait more than they compute.
+    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadfile
+else
+    step "$bin/python" -m pytest "$@"
+fi
 echo "All checks passed in $((SECONDS - started)) s."
