@@ -15,6 +15,10 @@ from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
 
+DEFAULT_TREE = DraftShape(8, 4, 4)
+"""What a hub is asked for where nothing is said: on a CPU a verify pass of nine rows costs a third more than one row,
+and the hub sends less where less pays.
+"""
 DEFAULT_DRAFT_DEPTH = 4
 """On a CPU a verify pass of five rows costs little more than one of one row."""
 
@@ -92,6 +96,14 @@ class Target:
             chains_only=shape.branching == 1,
             dedicated=True,
         )
+
+
+def hub_draft_shape(spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None) -> DraftShape:
+    """The largest tree to ask a hub for; see `draft_shape`."""
+    nothing_said = depth is None and nodes is None and branching is None
+    if nothing_said and spec.exact_trees and spec.max_tree > DEFAULT_TREE.max_nodes:
+        return DEFAULT_TREE
+    return draft_shape(spec, depth, nodes, branching)
 
 
 def draft_shape(spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None) -> DraftShape:

@@ -121,7 +121,9 @@ class DraftOptions:
         bool,
         typer.Option(help="Decode token by token, and leave the hub alone.", show_default=False),
     ] = True
-    draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
+    draft_nodes: Annotated[
+        int | None, typer.Option(min=1, help="Most guessed tokens per round. With a hub 8, on 4 levels, if not said.")
+    ] = None
     draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
     draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
     draft_wait: Annotated[

@@ -124,7 +124,7 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.bundles.cache import find_bundle
     from starsd_jetson.decoder import Request
-    from starsd_jetson.target import Target, draft_shape
+    from starsd_jetson.target import Target, draft_shape, hub_draft_shape
 
     drafts, length = options.drafts, options.length
     bundle = load_bundle(find_bundle(options.bundle))
@@ -132,7 +132,8 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
         raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
     log.debug("loading %s", bundle.manifest.name)
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
-    shape = draft_shape(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
+    shape_of = hub_draft_shape if options.hub.hub else draft_shape
+    shape = shape_of(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
     sampling.check_tokens(target.tokenizer.size)
     context = target.context(length.context)
     return target, Request((), sampling, length.max_tokens, context, shape, length.stop, length.ignore_eos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +15,7 @@ from starsd_edge.protocol.messages import DraftRequest, Hello, Open, Opened, Wel
 from starsd_edge.protocol.target_side import TargetProtocol
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_jetson.target import CODECS_OF, FeatureForm, Target
+from starsd_jetson.target import CODECS_OF, DEFAULT_TREE, FeatureForm, Target, hub_draft_shape
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.wire import TargetUnderTest, only, some_features
@@ -71,3 +72,20 @@ def test_left_to_us_features_take_half_the_bytes_of_a_round(tmp_path: Path) -> N
     auto, fp16 = (target.hello("orin", SHAPE, 64, features) for features in ("auto", "fp16"))
     for accepted in range(5):
         assert bytes_of_a_round(auto, accepted) <= 0.54 * bytes_of_a_round(fp16, accepted)
+
+
+@pytest.mark.parametrize(
+    ("said", "exact", "shape"),
+    [
+        ((None, None, None), True, DEFAULT_TREE),
+        ((None, None, None), False, DraftShape(4, 4, 1)),
+        ((6, None, None), True, DraftShape(6, 6, 1)),
+        ((None, 5, None), True, DraftShape(5, 5, 1)),
+        ((3, 9, 2), True, DraftShape(9, 3, 2)),
+    ],
+)
+def test_a_hub_is_asked_for_a_tree_where_nothing_is_said_and_trees_are_exact(
+    said: tuple[int | None, int | None, int | None], exact: bool, shape: DraftShape
+) -> None:
+    spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact)
+    assert hub_draft_shape(spec, *said) == shape
