@@ -66,7 +66,7 @@ def test_keys_work_on_a_terminal_and_it_is_left_as_it_was() -> None:
     terminal = Terminal("monitor", "--replay", str(FEED), "--speed", "1000")
     terminal.until(lambda shown: "the recording has ended" in shown)
     terminal.press(b"?")
-    terminal.until(lambda shown: "sort by the next column" in shown)
+    terminal.until(lambda shown: "why rounds go without the hub" in shown)
     terminal.press(b"?\x1b[B\r")
     terminal.until(lambda shown: "wait in the queue" in shown)
     terminal.press(b"q")

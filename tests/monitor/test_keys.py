@@ -89,8 +89,8 @@ def test_pause_holds_the_picture_and_lets_it_go_on(terminal: Terminal) -> None:
 
 
 def test_help_comes_and_goes(terminal: Terminal) -> None:
-    assert "sort by the next column" in terminal.press(b"?")
-    assert "sort by the next column" not in terminal.press(b"h")
+    assert "why rounds go without the hub" in terminal.press(b"?")
+    assert "why rounds go without the hub" not in terminal.press(b"h")
 
 
 def test_q_leaves_and_unknown_keys_do_nothing(terminal: Terminal) -> None:
