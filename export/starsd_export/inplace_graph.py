@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from starsd_edge.runtime.torch_features import FusedStates, saturated, tapped
-from starsd_edge.runtime.torch_model import head_width
+from starsd_edge.runtime.torch_features import FusedStates
+from starsd_edge.runtime.torch_model import head_width, run_layers
 from starsd_export.graph import name_dimensions, simplify, to_onnx
 from starsd_export.half_graph import halved
 
@@ -188,17 +188,9 @@ class InplaceTargetGraph(torch.nn.Module):  # type: ignore[misc]
         """
         cache = InplaceCache(past_keys, past_values, past_len)
         mask = _full_mask(tree_mask, past_len, past_keys[0].shape[_ROWS_AXIS])
-        with tapped(self.model, () if self.fused is None else self.fused.taps) as states:
-            output = self.model.base_model(
-                input_ids=input_ids[None],
-                attention_mask=mask[None, None],
-                position_ids=position_ids[None],
-                cache=cache,
-                use_cache=True,
-            )
-        hidden = output.last_hidden_state[0]
-        logits = self.model.get_output_embeddings()(hidden.index_select(0, logits_idx)).float()
-        features = hidden.to(torch.float16) if self.fused is None else saturated(self.fused(states)[0])
+        logits, features = run_layers(
+            self.model, self.fused, input_ids, position_ids, mask[None, None], cache, logits_idx
+        )
         return logits, features, cache.present_keys, cache.present_values
 
 

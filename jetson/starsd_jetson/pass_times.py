@@ -8,8 +8,8 @@ from statistics import median_low
 import numpy as np
 import numpy.typing as npt
 
-ROW_SHARE = 0.03
-"""Of a plain step, what one more row costs, as long as nobody has measured it."""
+from starsd_edge.planning.curve import ROW_SHARE, never_falling
+
 _KEPT = 5
 """Rounds of one width that count; of them the median, so that a hiccup does not."""
 _TRIED = 3
@@ -78,11 +78,7 @@ class PassTimes:
         return within + slope * np.maximum(0, wanted - widths[-1])
 
     def _measured(self) -> tuple[list[int], list[float]]:
-        """Widths in ascending order, and their seconds: none above those of a greater width, since other work on the
-        machine only adds to them.
-        """
+        """Widths in ascending order, and their seconds."""
         tried = {rows: median_low(kept) for rows, kept in self._recent.items() if len(kept) >= _TRIED}
         known = tried or {rows: min(kept) for rows, kept in self._recent.items()}
-        widths = sorted(known)
-        seconds = np.minimum.accumulate([known[rows] for rows in reversed(widths)])[::-1]
-        return widths, seconds.tolist()
+        return sorted(known), never_falling(known)

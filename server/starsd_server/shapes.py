@@ -22,12 +22,11 @@ from starsd_edge.protocol.messages import Report
 from starsd_edge.protocol.shape_reasons import FIXED
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import ShapeFacts
+from starsd_edge.telemetry.latency import LONGEST_RETURN_S
 from starsd_edge.telemetry.service_model import ServiceCost
 
 ACTIVE_S = 3.0
 """A session that has not asked for so long is no load."""
-MOST_RETURN_S = 10.0
-"""A return time beyond this says that somebody stopped, not how long rounds take."""
 LEAST_RETURN_S = 1e-6
 MOST_NODES = 64
 """Largest tree that is weighed: how many nodes of a larger one pay need not be known exactly."""
@@ -114,7 +113,7 @@ class ShapeDesk:
     def returned(self, session: int, seconds: float | None) -> None:
         """So long after that the session asks again; None where that was no round."""
         known = self._sessions.get(session)
-        if known is None or seconds is None or seconds > MOST_RETURN_S:
+        if known is None or seconds is None or seconds > LONGEST_RETURN_S:
             return
         told = curve_of(known.connection.report)
         if told is not None:

@@ -10,6 +10,11 @@ ROW_SHARE = 0.03
 """Of a pass over one row, what each further one costs where nobody has measured it."""
 
 
+def never_falling(seconds: Mapping[int, float]) -> list[float]:
+    """Times of rounds by ascending width, none above that of a greater one: other work only adds to them."""
+    return [*accumulate((seconds[rows] for rows in sorted(seconds, reverse=True)), min)][::-1]
+
+
 @dataclass(frozen=True)
 class VerifyCurve:
     """Seconds of a verify pass by its number of rows T, the root included.
@@ -42,7 +47,7 @@ class VerifyCurve:
         one was seen, or none of 1, `ROW_SHARE` for each row more or less.
         """
         widths = sorted(seconds)
-        times = [*accumulate((seconds[rows] for rows in reversed(widths)), min)][::-1]
+        times = never_falling(seconds)
         points = dict(zip(widths, times, strict=True))
         plain_s = times[0] / (1 + ROW_SHARE * (widths[0] - 1))
         points[1] = plain_s

@@ -130,6 +130,13 @@ def require_capacity(spec: EngineSpec, capacity: int) -> None:
         raise EngineError(f"a sequence of {capacity} tokens does not fit a context of {spec.max_context}")
 
 
+def require_rows(spec: EngineSpec, rows: int) -> None:
+    """Raises EngineError unless a pass may have so many rows."""
+    limit = max(spec.max_tree, spec.max_chunk)
+    if not 0 < rows <= limit:
+        raise EngineError(f"a pass takes 1 to {limit} tokens, not {rows}")
+
+
 def require_pending(seq: Sequence, pending: bool, rows: int) -> None:
     """Raises EngineError unless the last pass of a sequence is still to be committed and `rows` of it fit."""
     if not pending:

@@ -6,7 +6,9 @@ contiguous block that goes to the session without a copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -24,6 +26,7 @@ from starsd_edge.runtime.engine import (
     require_capacity,
     require_committed,
     require_pending,
+    require_rows,
 )
 
 if TYPE_CHECKING:
@@ -64,17 +67,7 @@ class OnnxEngine:
         self._row = (model.n_kv_heads, model.head_dim)
         self._dtype = np.dtype(graph.kv_dtype)
         self._outputs = graph_outputs(model.n_layers)
-        self._spec = EngineSpec(
-            vocab_size=model.vocab_size,
-            feature_kind=graph.feature_kind,
-            feature_width=graph.feature_width,
-            max_context=model.max_context,
-            max_tree=graph.max_tree,
-            max_chunk=graph.max_chunk,
-            kv_dtype=graph.kv_dtype,
-            exact_trees=graph.exact_trees or allow_inexact,
-            source_fp=manifest.fingerprints.source_fp,
-        )
+        self._spec = graph_spec(manifest, model.max_context, allow_inexact)
 
     @property
     def spec(self) -> EngineSpec:
@@ -100,9 +93,7 @@ class OnnxEngine:
         """See `Engine.forward`."""
         seq = _own(seq)
         rows = len(tokens)
-        limit = max(self._spec.max_tree, self._spec.max_chunk)
-        if not 0 < rows <= limit:
-            raise EngineError(f"a pass takes 1 to {limit} tokens, not {rows}")
+        require_rows(self._spec, rows)
         wanted = range(rows) if logits_rows is None else logits_rows
         feeds: dict[str, npt.NDArray[np.generic]] = {
             "input_ids": np.ascontiguousarray(tokens, np.int64),
@@ -118,12 +109,8 @@ class OnnxEngine:
         return Step(logits, features)
 
     def _run(self, feeds: dict[str, npt.NDArray[np.generic]]) -> list[npt.NDArray[Any]]:
-        try:
+        with graph_running():
             outputs: list[npt.NDArray[Any]] = self._session.run(self._outputs, feeds)
-        except Exception as error:  # ONNX Runtime's own exceptions share no useful base
-            raise EngineError(
-                f"ONNX Runtime cannot run the graph: {run_reason(error)}; export the bundle again"
-            ) from error
         return outputs
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
@@ -144,6 +131,31 @@ class OnnxEngine:
         require_committed(seq, length)
         seq.length = length
         seq.new_keys, seq.new_values = [], []
+
+
+def graph_spec(manifest: Manifest, max_context: int, allow_inexact: bool) -> EngineSpec:
+    """What an engine over a bundle's graph is, with the context that its caches allow."""
+    graph = manifest.graph
+    return EngineSpec(
+        vocab_size=manifest.model.vocab_size,
+        feature_kind=graph.feature_kind,
+        feature_width=graph.feature_width,
+        max_context=max_context,
+        max_tree=graph.max_tree,
+        max_chunk=graph.max_chunk,
+        kv_dtype=graph.kv_dtype,
+        exact_trees=graph.exact_trees or allow_inexact,
+        source_fp=manifest.fingerprints.source_fp,
+    )
+
+
+@contextmanager
+def graph_running() -> Iterator[None]:
+    """Around a run of a session: whatever ONNX Runtime raises becomes an EngineError."""
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's own exceptions share no useful base
+        raise EngineError(f"ONNX Runtime cannot run the graph: {run_reason(error)}; export the bundle again") from error
 
 
 def graph_inputs(layers: int) -> list[str]:

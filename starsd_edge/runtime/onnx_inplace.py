@@ -23,8 +23,9 @@ from starsd_edge.runtime.engine import (
     require_capacity,
     require_committed,
     require_pending,
+    require_rows,
 )
-from starsd_edge.runtime.onnx_engine import run_reason
+from starsd_edge.runtime.onnx_engine import graph_running, graph_spec
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -80,17 +81,8 @@ class OnnxInplaceEngine:
         self._session = session
         self._layers = range(model.n_layers)
         self._shape = (1, model.n_kv_heads, graph.tensorrt.capacity, model.head_dim)
-        self._spec = EngineSpec(
-            vocab_size=model.vocab_size,
-            feature_kind=graph.feature_kind,
-            feature_width=graph.feature_width,
-            max_context=min(model.max_context, graph.tensorrt.capacity - graph.max_tree),
-            max_tree=graph.max_tree,
-            max_chunk=graph.max_chunk,
-            kv_dtype=graph.kv_dtype,
-            exact_trees=graph.exact_trees or allow_inexact,
-            source_fp=manifest.fingerprints.source_fp,
-        )
+        room = min(model.max_context, graph.tensorrt.capacity - graph.max_tree)
+        self._spec = graph_spec(manifest, room, allow_inexact)
 
     @property
     def spec(self) -> EngineSpec:
@@ -114,9 +106,7 @@ class OnnxInplaceEngine:
         """See `Engine.forward`."""
         seq = _own(seq)
         rows, capacity = len(tokens), self._shape[2]
-        limit = max(self._spec.max_tree, self._spec.max_chunk)
-        if not 0 < rows <= limit:
-            raise EngineError(f"a pass takes 1 to {limit} tokens, not {rows}")
+        require_rows(self._spec, rows)
         if seq.length + rows > capacity:  # the runtime would write beyond the cache
             raise EngineError(f"a pass of {rows} tokens on {seq.length} committed ones does not fit {capacity} rows")
         wanted = range(rows) if logits_rows is None else logits_rows
@@ -143,12 +133,8 @@ class OnnxInplaceEngine:
                 place = ("cpu", 0, np.float16, self._shape, cache.ctypes.data)
                 binding.bind_input(f"past_{kind}_{layer}", *place)
                 binding.bind_output(f"present_{kind}_{layer}", *place)
-        try:
+        with graph_running():
             self._session.run_with_iobinding(binding)
-        except Exception as error:  # ONNX Runtime's own exceptions share no useful base
-            raise EngineError(
-                f"ONNX Runtime cannot run the graph: {run_reason(error)}; export the bundle again"
-            ) from error
         logits, features = (value.numpy() for value in binding.get_outputs()[: len(_PASS_OUTPUTS)])
         return Step(logits, features)
 

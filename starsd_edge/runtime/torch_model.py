@@ -100,6 +100,42 @@ def grouped_attention(
     return mixed.reshape(1, heads, rows, width).transpose(1, 2), None
 
 
+def run_layers(
+    model: PreTrainedModel,
+    fused: FusedStates | None,
+    input_ids: torch.Tensor,
+    position_ids: torch.Tensor,
+    mask: torch.Tensor,
+    cache: Cache,
+    logits_idx: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One pass of T new tokens over whatever a cache holds, which takes in their rows.
+
+    Args:
+        fused: what makes the features; None gives the hidden state after the final norm.
+        input_ids, position_ids: int64 [T].
+        mask: bool [1, 1, T, columns].
+        logits_idx: int64 [R].
+
+    Returns:
+        logits float32 [R, V], features float16 [T, F].
+    """
+    with tapped(model, () if fused is None else fused.taps) as states:
+        output = model.base_model(
+            input_ids=input_ids[None],
+            attention_mask=mask,
+            position_ids=position_ids[None],
+            cache=cache,
+            use_cache=True,
+        )
+    hidden = output.last_hidden_state[0]
+    # `hidden[logits_idx]` is traced with a transpose that transposes nothing, for which some ONNX Runtimes
+    # (1.23 among them) multiply by the wrong matrix.
+    logits = model.get_output_embeddings()(hidden.index_select(0, logits_idx)).float()
+    features = hidden.to(torch.float16) if fused is None else saturated(fused(states)[0])
+    return logits, features
+
+
 class TargetGraph(torch.nn.Module):  # type: ignore[misc]
     """A causal language model of transformers as a function without state: KV rows go in, new ones come out.
 
@@ -138,17 +174,5 @@ class TargetGraph(torch.nn.Module):  # type: ignore[misc]
         seen = torch.ones((input_ids.shape[0], past_len), dtype=torch.bool, device=input_ids.device)
         mask = torch.cat((seen, tree_mask), dim=1)[None, None]
         cache = AppendCache(past_keys, past_values)
-        with tapped(self.model, () if self.fused is None else self.fused.taps) as states:
-            output = self.model.base_model(
-                input_ids=input_ids[None],
-                attention_mask=mask,
-                position_ids=position_ids[None],
-                cache=cache,
-                use_cache=True,
-            )
-        hidden = output.last_hidden_state[0]
-        # `hidden[logits_idx]` is traced with a transpose that transposes nothing, for which some ONNX Runtimes
-        # (1.23 among them) multiply by the wrong matrix.
-        logits = self.model.get_output_embeddings()(hidden.index_select(0, logits_idx)).float()
-        features = hidden.to(torch.float16) if self.fused is None else saturated(self.fused(states)[0])
+        logits, features = run_layers(self.model, self.fused, input_ids, position_ids, mask, cache, logits_idx)
         return logits, features, cache.new_keys, cache.new_values

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_jetson.pass_times import ROW_SHARE, PassTimes
+from starsd_edge.planning.curve import ROW_SHARE
+from starsd_jetson.pass_times import PassTimes
 
 
 def timed(*rounds: tuple[int, float]) -> PassTimes:

@@ -2,6 +2,9 @@
 
 A head of one layer seldom foresees a name or a phrase that was said before; the text itself does. How likely it is to
 go on as it did then depends on how much of it is the same.
+
+`NgramIndex` finds the same places for drafters that have nothing else. It keeps some hundred bytes a token and forgets
+none; beside a head, whose rows are bounded and forgotten, a search of the ids that its rows hold takes microseconds.
 """
 
 from __future__ import annotations
