@@ -17,7 +17,7 @@ from starsd_edge.cli.check_graph import GraphRun
 from starsd_edge.errors import EngineError, StarsdError, UsageError
 from starsd_edge.parity.engines import check_engine, check_fit, find_engines
 from starsd_edge.parity.findings import Check, Part, any_differs, differs, not_checked
-from starsd_edge.parity.graph import ENGINE_BOUND, compare_engine, observed, recorded
+from starsd_edge.parity.graph import HALF_BOUND, compare_engine, observed, recorded
 from starsd_edge.parity.text import greedy_text
 from starsd_edge.runtime.cuda_driver import cuda_devices
 from starsd_edge.runtime.engine import Engine
@@ -106,10 +106,10 @@ def _compare(engine: Engine, bundle: Bundle, run: GraphRun, remedy: str) -> Iter
     model = bundle.manifest.model
     vocab_size = min(model.tokenizer_size, model.vocab_size)
     if run.engine is not None:
-        yardstick = observed(run.passes, ENGINE_BOUND, remedy)
+        yardstick = observed(run.passes, HALF_BOUND, remedy)
         text = run.golden.text if run.golden else greedy_text(run.engine, run.ids[:PROMPT], vocab_size)
     elif run.golden is not None:
-        yardstick, text = recorded(run.golden, ENGINE_BOUND, remedy), run.golden.text
+        yardstick, text = recorded(run.golden, HALF_BOUND, remedy), run.golden.text
     else:
         yield not_checked(PASSES, "the graph did not run, and nothing was recorded of it")
         return

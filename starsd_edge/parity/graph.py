@@ -13,10 +13,10 @@ from starsd_edge.parity.passes import CHAIN, Observation, Values, first_inexact,
 from starsd_edge.parity.text import Text, greedy_text, wrong_tokens
 from starsd_edge.runtime.engine import Engine
 
-HALF_BOUND = 0.02
-"""Between two computations in float16 with the same weights (seen: 6e-3)."""
-ENGINE_BOUND = 0.03
-"""Between an engine and its graph on ONNX Runtime, which adds up in float32 what the engine may add up in float16."""
+HALF_BOUND = 0.05
+"""Between two computations in float16 with the same weights. 6e-3 was seen where sums are in float32; processors and
+GPUs that add up in float16 were not at hand, and their sums of a thousand products are a few times as coarse.
+"""
 COARSE_BOUND = 0.1
 """Between two machines' passes with activations rounded to int8: what is rounded the other way grows through layers."""
 _SINGLE_BOUNDS = {"float32": 1e-4, "float16": 5e-3}
@@ -166,4 +166,4 @@ def compare_engine(
         return
     yield from compare_passes(list(run_passes(engine, ids)), yardstick)
     if len(text.prompt) + len(text.ids) <= engine.spec.max_context:
-        yield check_text(engine, text, vocab_size, ENGINE_BOUND, yardstick.remedy)
+        yield check_text(engine, text, vocab_size, HALF_BOUND, yardstick.remedy)

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch", reason="needs torch")
@@ -15,6 +16,7 @@ pytest.importorskip("onnx", reason="needs onnx")
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.engine_manifest import EngineHost, EngineLimits, platform_name
+from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
 from starsd_edge.cli import check_engines
 from starsd_edge.errors import EngineError
 from starsd_edge.runtime.loading import open_engine
@@ -148,7 +150,7 @@ def test_all_altered_files_are_named(cli: CommandLine, cache: Path, fp32: Path) 
         (fp32 / name).write_bytes((fp32 / name).read_bytes()[:-1])
     ended = cli("check", fp32, "--json")
     files = found(ended, "files")
-    assert [name for name, check in files.items() if check["status"] == "differs"] == ["model.onnx", "golden.npz"]
+    assert [name for name, check in files.items() if check["status"] == "differs"] == ["golden.npz", "model.onnx"]
     assert "altered or truncated" in files["golden.npz"]["finding"]
     assert json.loads(ended.out)["exit_code"] == ended.code == 1
 
@@ -195,10 +197,6 @@ def test_another_tokenizer_is_caught_by_its_fingerprint(cli: CommandLine, cache:
 def test_another_tokenizer_with_its_own_fingerprint_is_caught_by_its_tokens(
     cli: CommandLine, cache: Path, fp32: Path
 ) -> None:
-    import msgspec
-
-    from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
-
     change_tokenizer(fp32, lambda content: content["model"]["merges"].clear())
     prints = load_bundle_loosely(fp32).manifest.fingerprints
     forged = tokenizer_fingerprint(json.loads((fp32 / "tokenizer.json").read_text()))
@@ -294,8 +292,6 @@ def test_an_engine_of_a_machine_without_a_gpu_is_checked_as_far_as_that_goes(
 def test_an_engine_of_another_gpu_or_version_is_named_with_the_command_that_rebuilds_it(
     cli: CommandLine, cache: Path, bundles: dict[str, Bundle], device: Device, host: dict[str, str], said: str
 ) -> None:
-    import msgspec
-
     write_engine(cache / "engines" / "kept", bundles["fp16"])
     device.host = EngineHost(**{**vars(ORIN), **host})
     ended = cli("check", bundles["fp16"].path, "--threads", 1, "--json")
@@ -304,7 +300,6 @@ def test_an_engine_of_another_gpu_or_version_is_named_with_the_command_that_rebu
     assert said in finding
     assert f"build it again with `starsd-edge export {bundles['fp16'].manifest.name} --engine tensorrt`" in finding
     assert device.opened == 0
-    assert msgspec
 
 
 def test_a_truncated_plan_and_one_of_another_graph_are_never_opened(
@@ -314,11 +309,15 @@ def test_a_truncated_plan_and_one_of_another_graph_are_never_opened(
     (cut / "engine.plan").write_bytes(PLAN[:-100])
     foreign = write_engine(tmp_path / "foreign", bundles["fp16"], graph_digest="0" * 64)
     short = write_engine(tmp_path / "short", bundles["fp16"], limits=EngineLimits(4096, 64, 256))
-    ended = cli("check", bundles["fp16"].path, *(part for each in (cut, foreign, short) for part in ("--engine", each)))
-    assert ended.code == 1
-    assert "engine.plan has 3996 bytes and not the 4096 that were built" in words(ended)
-    assert f"the engine at {foreign} was built from another graph" in words(ended)
-    assert "says that its context is 4096, and its graph takes 512" in words(ended)
+    said = ""
+    for each in (cut, foreign, short):
+        ended = cli("check", bundles["fp16"].path, "--engine", each, "--threads", 1, "--json")
+        assert ended.code == 1
+        said += " ".join(check["finding"] for check in found(ended, "engine").values())
+    assert f"{cut}/engine.plan has 3996 bytes and not the 4096 that were built" in said
+    assert f"the engine at {foreign} was built from another graph" in said
+    assert f"the engine at {short} says that its context is 4096, and its graph takes 512" in said
+    assert said.count("it is not opened") == 3
     assert device.opened == 0
 
 
@@ -382,7 +381,7 @@ def test_an_engine_that_hides_its_kv_is_compared_by_its_logits_where_no_graph_ru
     assert ended.code == 0, ended
     assert "pip install 'starsd-edge[cpu]'" in found(ended, "recorded")["graph"]["finding"]
     checks = found(ended, "engine")
-    assert checks["tree"]["finding"] == "the same numbers, 3.0e-02 allowed; its KV is not shown"
+    assert checks["tree"]["finding"] == "the same numbers, 5.0e-02 allowed; its KV is not shown"
     assert checks["greedy text"]["status"] == "ok"
 
 
