@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.cuda_driver import cuda_devices
-from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session, run_reason
+from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, OnnxEngine, open_session
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -57,14 +57,12 @@ def require_gpu(session: onnxruntime.InferenceSession) -> None:
 
 def _left_on_cpu(session: onnxruntime.InferenceSession) -> str:
     """Heavy operators that the CPU got, with their numbers. Needs a session that was told to record them."""
-    try:
-        assigned = session.get_provider_graph_assignment_info()
-    except (AttributeError, RuntimeError) as error:
+    assigned = getattr(session, "get_provider_graph_assignment_info", None)
+    if assigned is None:
         raise EngineError(
-            f"--device cuda: this ONNX Runtime does not say where it runs a graph ({run_reason(error)}): install "
-            "onnxruntime-gpu 1.24 or newer"
-        ) from None
-    nodes = [node for part in assigned if part.ep_name == "CPUExecutionProvider" for node in part.get_nodes()]
+            "--device cuda: this ONNX Runtime does not say where it runs a graph: install onnxruntime-gpu 1.24 or newer"
+        )
+    nodes = [node for part in assigned() if part.ep_name == CPU_PROVIDER for node in part.get_nodes()]
     counts = Counter(node.op_type for node in nodes if node.op_type in _HEAVY)
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
