@@ -138,8 +138,8 @@ class Rig(Cuda):
         self.said: list[str] = []
         self.log = self._make_log()
         self.runtime = self.trt.Runtime(self.log)
-        self.engine = self.runtime.deserialize_cuda_engine(encode_plan(changed(plan, version=version)))
-        self.context = self.engine.create_execution_context() if self.engine else None
+        self.engine: Any = self.runtime.deserialize_cuda_engine(encode_plan(changed(plan, version=version)))
+        self.context: Any = self.engine.create_execution_context() if self.engine else None
 
     def _make_log(self) -> Any:
         said = self.said
