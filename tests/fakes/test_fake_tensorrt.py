@@ -66,6 +66,7 @@ def test_names_and_numbers_that_are_not_there_are_answered_with_nothing() -> Non
     assert not context.set_input_shape("z", (4,))
     assert not context.set_optimization_profile_async(2, int(rig.stream))
     assert context.get_tensor_address("z") == 0
+    assert len(context.get_tensor_shape("z")) == 0
     assert len(rig.notes) == len(rig.said) >= 10
     with pytest.raises(TypeError):
         engine.get_tensor_shape(0)
