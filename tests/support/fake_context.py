@@ -125,7 +125,7 @@ class IExecutionContext:
             return self._refuse(why)
         made = Pass(self._state, is_captured=is_captured)
         made.require_room()
-        self._device.scheduler.submit(stream, Task("a pass", made.run, made.require, self._state.note_pass))
+        self._device.scheduler.submit(stream, Task("a pass", made.run, made.require, made.note))
         if not is_captured:
             self._state.flushed = self._state.shape_version
         return True

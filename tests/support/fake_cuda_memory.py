@@ -105,7 +105,9 @@ class CudaMemory(CudaPart):
     ) -> Code:
         """Copy bytes at regular distances."""
         if width > dpitch or width > spitch:
-            return self._refuse(f"rows of {width} bytes every {dpitch} and {spitch}")
+            return self._refuse(
+                f"rows of {width} bytes every {dpitch} and {spitch}", cudaError_t.cudaErrorInvalidPitchValue
+            )
         to = _Rows(operator.index(dst), dpitch, width, height)
         return self._copy(to, _Rows(operator.index(src), spitch, width, height), kind, stream)
 

@@ -13,6 +13,7 @@ class cudaError_t(IntEnum):
     cudaSuccess = 0
     cudaErrorInvalidValue = 1
     cudaErrorMemoryAllocation = 2
+    cudaErrorInvalidPitchValue = 12
     cudaErrorInsufficientDriver = 35
     cudaErrorInvalidDevice = 101
     cudaErrorInvalidResourceHandle = 400
@@ -58,6 +59,7 @@ ERROR_TEXTS = {
     cudaError_t.cudaSuccess: b"no error",
     cudaError_t.cudaErrorInvalidValue: b"invalid argument",
     cudaError_t.cudaErrorMemoryAllocation: b"out of memory",
+    cudaError_t.cudaErrorInvalidPitchValue: b"invalid pitch argument",
     cudaError_t.cudaErrorInsufficientDriver: b"CUDA driver version is insufficient for CUDA runtime version",
     cudaError_t.cudaErrorInvalidDevice: b"invalid device ordinal",
     cudaError_t.cudaErrorInvalidResourceHandle: b"invalid resource handle",

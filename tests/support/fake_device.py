@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tests.support.fake_faults import Faults
-from tests.support.fake_memory import Memory
-from tests.support.fake_streams import Event, Graph, Scheduler, Stream
+from tests.support.fake_memory import Memory, Span
+from tests.support.fake_streams import Event, Graph, Scheduler, Stream, Work
 
 _FIRST_HANDLE = 0x51A0
 _HANDLE_STEP = 0x10
@@ -41,6 +41,7 @@ class FakeDevice:
         self.faults = Faults()
         self.memory = Memory(self.faults, self.traits.memory_bytes)
         self.scheduler = Scheduler(self.faults, self.memory.check_guards)
+        self._workplaces: list[tuple[Span, Work]] = []
         self._numbers = itertools.count(_FIRST_HANDLE, _HANDLE_STEP)
         self._held: dict[int, Stream | Event | Graph] = {}
 
@@ -80,6 +81,16 @@ class FakeDevice:
         if captures:
             self.faults.note(f"{what} while a stream is being captured")
         return bool(captures)
+
+    def work_at(self, place: Span, work: Work) -> None:
+        """A pass that works in this memory was queued."""
+        self._workplaces.append((place, work))
+
+    def require_free(self, place: Span, stream: Stream) -> None:
+        """Whether no pass that is not done works in this memory on another stream."""
+        self._workplaces = [(there, work) for there, work in self._workplaces if not work.done]
+        if any(there.overlaps(place) and work.stream is not stream for there, work in self._workplaces):
+            raise self.faults.undefined("two passes on two streams work in one place")
 
     def leaks(self) -> list[str]:
         """What was not given back, or not waited for."""

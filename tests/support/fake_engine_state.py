@@ -158,10 +158,6 @@ class ContextState:
         if any(work.stream is not stream for work in self.flight):
             raise self.engine.device.faults.undefined("a context was used on two streams at once")
 
-    def note_pass(self, work: Work) -> None:
-        """A pass was queued."""
-        self.flight.append(work)
-
     def note_switch(self, work: Work) -> None:
         """A change of profile was queued."""
         self.switch = work

@@ -20,7 +20,7 @@ ALIGNMENT = 256
 POISON = 0xFF
 _GUARD = 0xA7
 _GUARD_BYTES = 256
-_FIRST_DEVICE_ADDRESS = 0x2000_0000_0000
+_FIRST_DEVICE_ADDRESS = 0x2000_0000_0000 + ALIGNMENT
 
 Kind = Literal["device", "host", "managed"]
 Bytes = npt.NDArray[np.uint8]
@@ -53,10 +53,11 @@ class Block:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was written beside it."""
+        """Whether nothing was written beside it, nor in it since it was freed."""
         end = self.start + self.size
         guards = (self.held[self.start - _GUARD_BYTES : self.start], self.held[end : end + _GUARD_BYTES])
-        return all(bool((guard == _GUARD).all()) for guard in guards)
+        is_kept = self.kind == "device" or not self.freed or bool((self.content == POISON).all())
+        return is_kept and all(bool((guard == _GUARD).all()) for guard in guards)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,10 @@ class Memory:
             return False
         self._require_whole(block)
         block.freed = True
-        block.content[:] = POISON
+        if block.kind == "device":
+            block.held = np.empty(0, np.uint8)
+        else:  # kept for as long as the fake: whoever still looks at it finds poison and no crash
+            block.content[:] = POISON
         if block.kind != "host":
             self.release(block.size)
         return True
@@ -199,7 +203,8 @@ class Memory:
 
     def _require_whole(self, block: Block) -> None:
         if not block.is_whole:
-            raise self.faults.undefined(f"something was written beside a block of {block.size} bytes ({block.kind})")
+            where = "in a freed block" if block.freed else "beside a block"
+            raise self.faults.undefined(f"something was written {where} of {block.size} bytes of {block.kind} memory")
 
     def _device_address(self, size: int) -> int:
         address = self._next

@@ -13,7 +13,7 @@ from tests.support.fake_engine_state import ContextState
 from tests.support.fake_memory import Bytes, Span
 from tests.support.fake_plan import PlanTensor, bind_dimensions, count_of, sized
 from tests.support.fake_programs import Arrays
-from tests.support.fake_streams import Stream
+from tests.support.fake_streams import Stream, Work
 from tests.support.fake_trt_types import NUMPY_TYPES, DataType
 
 _LEFT_BEHIND = 0x5A
@@ -56,6 +56,16 @@ class Pass:
         if self._version is not None and self._version != self._context.version:
             raise self._device.faults.undefined("a graph was launched whose context was changed after the capture")
         self._context.require_alone(stream)
+        place = self._place()
+        if place is not None:
+            self._device.require_free(place, stream)
+
+    def note(self, work: Work) -> None:
+        """It was queued, or a graph that holds it was launched."""
+        self._context.flight.append(work)
+        place = self._place()
+        if place is not None:
+            self._device.work_at(place, work)
 
     def run(self) -> None:
         """Read, compute, write."""
