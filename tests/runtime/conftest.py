@@ -40,11 +40,10 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         exported = open_engine(tiny.target_int8 if name == FUSED_INT8 else tiny.target, threads=1)
         return _torch_engine(exported, tiny) if name == TORCH_FUSED else exported
     if name in TENSORRT:
-        from tests.support.fake_device import FakeDevice
-        from tests.support.tiny_tensorrt import open_on_fake
+        from tests.support.tiny_tensorrt import OnFake
 
         bundle = request.getfixturevalue("tiny_tensorrt")[TENSORRT[name]]
-        return open_on_fake(bundle, tmp_path_factory.mktemp("engine") / "fake", FakeDevice())
+        return OnFake(bundle, tmp_path_factory.mktemp("engine") / "fake").engine
     bundles = request.getfixturevalue("tiny_bundles")
     if name == TORCH:
         return _torch_engine(open_engine(bundles["fp32"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle
@@ -10,12 +11,31 @@ from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import KV_STRATEGIES, TensorrtOptions
 from starsd_jetson.tensorrt.engine import TensorrtEngine
 from tests.support.fake_cudart import FakeCudart
-from tests.support.fake_device import FakeDevice
+from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_engine import FakeBuild, write_fake_engine
 from tests.support.fake_tensorrt import fake_tensorrt
 from tests.support.tiny_llama import write_safetensors
 
 CONTEXT = 192
+
+
+@dataclass(frozen=True)
+class Board:
+    """What an engine is run on.
+
+    Attributes:
+        version: of TensorRT.
+        memory_bytes: of the GPU.
+        shares_memory: with the processor, as on a Jetson.
+    """
+
+    version: str = "10.16.2.10"
+    memory_bytes: int = 1 << 30
+    shares_memory: bool = True
+
+    def device(self) -> FakeDevice:
+        """A new one."""
+        return FakeDevice(DeviceTraits(memory_bytes=self.memory_bytes, is_integrated=self.shares_memory))
 
 
 def export_tiny_tensorrt(place: Path) -> dict[str, Bundle]:
@@ -31,13 +51,25 @@ def export_tiny_tensorrt(place: Path) -> dict[str, Bundle]:
     }
 
 
-def open_on_fake(bundle: Bundle, place: Path, device: FakeDevice, version: str = FakeBuild.version) -> TensorrtEngine:
-    """The TensorRT engine of a bundle on a device that is none.
+class OnFake:
+    """The TensorRT engine of a bundle on a board that is none.
 
     Args:
         place: a directory for the engine, not there yet.
-        version: of TensorRT.
+        cuda: makes the fake of CUDA of a device.
     """
-    engine = write_fake_engine(bundle, place, FakeBuild(version=version, compute_capability=device.name))
-    trt, cuda = fake_tensorrt(device, version), FakeCudart(device)
-    return TensorrtEngine(trt, cuda, require_plan(place, engine), engine, bundle.manifest)
+
+    def __init__(
+        self, bundle: Bundle, place: Path, board: Board | None = None, cuda: type[FakeCudart] = FakeCudart
+    ) -> None:
+        board = board or Board()
+        self.device = board.device()
+        self.cuda = cuda(self.device)
+        engine = write_fake_engine(bundle, place, FakeBuild(version=board.version))
+        self.engine = TensorrtEngine(
+            fake_tensorrt(self.device, board.version),
+            self.cuda,
+            require_plan(place, engine),
+            engine,
+            bundle.manifest,
+        )
