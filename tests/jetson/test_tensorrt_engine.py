@@ -1,0 +1,259 @@
+"""The TensorRT engine under the real decode loop, on a fake that computes with ONNX Runtime and refuses what TensorRT
+and CUDA refuse or leave undefined.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.errors import EngineError
+from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
+from starsd_edge.runtime.loading import open_engine
+from starsd_edge.speculation.sampling import SamplingParams
+from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
+from starsd_edge.text.tokenizer import Tokenizer
+from starsd_jetson.decoder import Answer, Request, decode
+from starsd_jetson.drafting import NgramDrafts
+from starsd_jetson.kept_sequence import KeptSequence
+
+pytest.importorskip("torch", reason="needs torch")
+from tests.support.fake_cuda_types import cudaError_t
+from tests.support.fake_cudart import FakeCudart
+from tests.support.tiny_tensorrt import CONTEXT, Board, OnFake
+
+pytestmark = pytest.mark.export
+
+STRATEGIES = ("append", "inplace")
+BOARDS = {
+    "append on JetPack 6": ("append", Board("10.3.0.30")),
+    "append on a desktop": ("append", Board("11.4.0.106", shares_memory=False)),
+    "inplace on JetPack 7.2": ("inplace", Board("10.16.2.10")),
+    "inplace on a desktop": ("inplace", Board("11.4.0.106", shares_memory=False)),
+}
+IDS = [5, 9, 17, 3, 11, 20, 7, 2, 13, 19, 6, 15]
+TREE = DraftTree(np.array([4, 8, 12, 10]), np.array([ROOT, 0, ROOT, 2]))
+
+
+class Counting(FakeCudart):
+    """Counts the graphs that are launched."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        self.launches = 0
+
+    def cudaGraphLaunch(self, graphExec: Any, stream: Any) -> Any:  # noqa: N802, N803
+        self.launches += 1
+        return super().cudaGraphLaunch(graphExec, stream)
+
+
+@pytest.fixture(params=BOARDS)
+def place(request: pytest.FixtureRequest, tiny_tensorrt: dict[str, Bundle], tmp_path: Path) -> tuple[Bundle, OnFake]:
+    """A bundle and its engine on each board."""
+    strategy, board = BOARDS[request.param]
+    bundle = tiny_tensorrt[strategy]
+    return bundle, OnFake(bundle, tmp_path / "engine", board)
+
+
+@pytest.fixture(params=STRATEGIES)
+def opened(request: pytest.FixtureRequest, tiny_tensorrt: dict[str, Bundle], tmp_path: Path) -> Iterator[OnFake]:
+    """The engine of each strategy; at the end nothing may have been refused."""
+    opened = OnFake(tiny_tensorrt[request.param], tmp_path / "engine", cuda=Counting)
+    yield opened
+    assert opened.device.faults.notes == []
+
+
+def answer(engine: Engine, bundle: Bundle, prompt: str, kept: KeptSequence | None = None, **sampling: Any) -> Answer:
+    tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
+    ids = tokenizer.encode(prompt)
+    params = SamplingParams(**sampling)
+    request = Request(ids, params, max_tokens=40, context=CONTEXT, shape=DraftShape(8, 4, 2), ignore_eos=True)
+    return decode(engine, tokenizer, request, NgramDrafts(), clock=time.monotonic, kept=kept)
+
+
+def forward(engine: Engine, seq: Sequence, ids: list[int], rows: list[int] | None = None) -> Step:
+    return engine.forward(seq, np.asarray(ids), seq.length + np.arange(len(ids)), causal_mask(len(ids)), rows)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 7}, {"logit_bias": ((4, 5.0),)}])
+def test_answers_are_those_of_the_same_graph_on_onnx_runtime(
+    place: tuple[Bundle, OnFake], sampling: dict[str, Any]
+) -> None:
+    bundle, opened = place
+    expected = answer(open_engine(bundle, threads=1), bundle, "the cat and the hat and the cat", **sampling)
+    found = answer(opened.engine, bundle, "the cat and the hat and the cat", **sampling)
+    assert (found.token_ids, found.text) == (expected.token_ids, expected.text)
+    assert found.stats.accepted > 0  # a repeating prompt: drafts were verified and committed
+    assert opened.device.faults.notes == []
+
+
+def test_a_chat_goes_on_in_the_same_caches(place: tuple[Bundle, OnFake]) -> None:
+    bundle, opened = place
+    expected = [answer(open_engine(bundle, threads=1), bundle, text).token_ids for text in ("one two", "one two three")]
+    kept = KeptSequence()
+    found = [answer(opened.engine, bundle, text, kept) for text in ("one two", "one two three")]
+    assert [each.token_ids for each in found] == expected
+    assert found[1].reused_tokens > 0
+    assert opened.device.faults.notes == []
+
+
+def test_everything_is_given_back(place: tuple[Bundle, OnFake]) -> None:
+    bundle, opened = place
+    for _ in range(2):
+        answer(opened.engine, bundle, "the cat and the hat")
+    del opened.engine
+    gc.collect()
+    assert opened.device.leaks() == []
+    assert opened.device.faults.notes == []
+
+
+def test_a_long_prompt_goes_through_in_chunks(place: tuple[Bundle, OnFake]) -> None:
+    bundle, opened = place
+    ids = [int(i) for i in np.random.default_rng(1).integers(0, opened.engine.spec.vocab_size, 150)]
+    last = []
+    for engine in (opened.engine, open_engine(bundle, threads=1)):
+        seq = engine.open(CONTEXT)
+        for chunk in (ids[:100], ids[100:]):
+            step = forward(engine, seq, chunk, [len(chunk) - 1])
+            engine.commit(seq, range(len(chunk)))
+        last.append((step.logits, step.features))
+    for found, expected in zip(*last, strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("rows", [[0, 3, 4], [0, 1, 2], [0, 2, 3, 4], [0]])
+def test_a_committed_path_is_what_the_next_pass_sees(opened: OnFake, rows: list[int]) -> None:
+    engine, path = opened.engine, [1, 4, 8, 12, 10]
+    seq, fresh = engine.open(64), engine.open(64)
+    forward(engine, seq, IDS)
+    engine.commit(seq, range(len(IDS)))
+    # One mask for both: rows that see all before them are the same wherever they stand.
+    engine.forward(seq, np.asarray(path), np.full(5, 12), np.eye(5, dtype=bool))
+    engine.commit(seq, rows)
+    forward(engine, fresh, IDS)
+    engine.commit(fresh, range(len(IDS)))
+    kept = [path[row] for row in rows]
+    engine.forward(fresh, np.asarray(kept), np.full(len(kept), 12), np.eye(len(kept), dtype=bool))
+    engine.commit(fresh, range(len(kept)))
+    found, expected = (forward(engine, each, [3]).logits for each in (seq, fresh))
+    assert np.abs(found - expected).max() < 0.02
+
+
+def test_repeated_shapes_of_inplace_become_one_launch_with_the_same_numbers(opened: OnFake) -> None:
+    engine = opened.engine
+    seq = engine.open(64)
+    forward(engine, seq, IDS)
+    engine.commit(seq, range(len(IDS)))
+    steps = [forward(engine, seq, [3, 8]) for _ in range(5)]
+    assert all(np.array_equal(step.logits, steps[0].logits) for step in steps)
+    assert all(np.array_equal(step.features, steps[0].features) for step in steps)
+    # The third pass is recorded and replayed once to compare; the fourth and fifth are launches alone.
+    launched = 3 if engine.spec.max_context == CONTEXT else 0
+    assert opened.cuda.launches == launched  # type: ignore[attr-defined]
+
+
+def test_recordings_serve_the_next_answer_too(opened: OnFake) -> None:
+    engine = opened.engine
+    results = []
+    for _ in range(2):
+        seq = engine.open(64)
+        forward(engine, seq, IDS)
+        engine.commit(seq, range(len(IDS)))
+        results.append([forward(engine, seq, [3]).logits for _ in range(4)])
+        del seq
+    assert all(np.array_equal(step, results[0][0]) for answer in results for step in answer)
+    launched = 2 + 4 if engine.spec.max_context == CONTEXT else 0
+    assert opened.cuda.launches == launched  # type: ignore[attr-defined]
+
+
+def test_no_more_than_eight_shapes_are_recorded(tiny_tensorrt: dict[str, Bundle], tmp_path: Path) -> None:
+    opened = OnFake(tiny_tensorrt["inplace"], tmp_path / "engine", cuda=Counting)
+    seq = opened.engine.open(64)
+    for length in range(1, 11):
+        for _ in range(3):
+            forward(opened.engine, seq, IDS[:length])
+    assert opened.cuda.launches == 8  # type: ignore[attr-defined]
+
+
+class Unrecordable(FakeCudart):
+    """Ends every recording with an error, as a driver does when something cannot be recorded."""
+
+    def cudaStreamEndCapture(self, stream: Any) -> Any:  # noqa: N802
+        super().cudaStreamEndCapture(stream)
+        return cudaError_t.cudaErrorStreamCaptureInvalidated, None
+
+
+class Deviating(FakeCudart):
+    """Plays recordings back as if they computed nothing: what lies there is what another pass left."""
+
+    def cudaGraphLaunch(self, graphExec: Any, stream: Any) -> Any:  # noqa: N802, N803
+        block = max((block for block, _ in self.device.memory._blocks if block.kind == "host"), key=lambda b: b.size)
+        block.content[:4] ^= 1
+        return super().cudaGraphLaunch(graphExec, stream) if self.device.faults.notes else (cudaError_t.cudaSuccess,)
+
+
+@pytest.mark.parametrize(("cuda", "says"), [(Unrecordable, "not recorded: CUDA cannot end a graph")])
+def test_what_cannot_be_recorded_is_run_plainly(
+    tiny_tensorrt: dict[str, Bundle],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    cuda: type[FakeCudart],
+    says: str,
+) -> None:
+    opened = OnFake(tiny_tensorrt["inplace"], tmp_path / "engine", cuda=cuda)
+    seq = opened.engine.open(64)
+    steps = [forward(opened.engine, seq, IDS).logits for _ in range(5)]
+    assert all(np.array_equal(step, steps[0]) for step in steps)
+    assert sum(says in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_pass_beyond_the_caches_is_refused_before_it_writes(
+    tiny_tensorrt: dict[str, Bundle], tmp_path: Path
+) -> None:
+    opened = OnFake(tiny_tensorrt["inplace"], tmp_path / "engine")
+    engine = opened.engine
+    seq = engine.open(CONTEXT)
+    for size in (100, CONTEXT - 100):
+        forward(engine, seq, [3] * size, [size - 1])
+        engine.commit(seq, range(size))
+    assert forward(engine, seq, [3] * 64).logits.shape[0] == 64
+    with pytest.raises(EngineError, match=rf"65 tokens on {CONTEXT} committed ones does not fit {CONTEXT + 64} rows"):
+        forward(engine, seq, [3] * 65, [64])
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(65, None), (70, [1, 2]), (3, [])])
+def test_more_logits_than_a_profile_gives_are_refused(opened: OnFake, tokens: int, rows: list[int] | None) -> None:
+    seq = opened.engine.open(64)
+    with pytest.raises(EngineError, match="this engine gives logits of 1 row, or of up to 64"):
+        forward(opened.engine, seq, [3] * tokens, rows)
+
+
+def test_rows_out_of_order_or_out_of_the_pass_are_refused(opened: OnFake) -> None:
+    engine = opened.engine
+    seq = engine.open(64)
+    forward(engine, seq, IDS)
+    with pytest.raises(EngineError, match="the last pass had 12 rows"):
+        engine.commit(seq, [0, 12])
+    if engine.spec.max_context == CONTEXT:
+        with pytest.raises(EngineError, match="rows are kept in ascending order"):
+            engine.commit(seq, [0, 2, 1])
+
+
+def test_too_little_memory_for_a_sequence_says_how_much(tiny_tensorrt: dict[str, Bundle], tmp_path: Path) -> None:
+    opened = OnFake(tiny_tensorrt["append"], tmp_path / "engine", Board(memory_bytes=1_200_000))
+    with pytest.raises(EngineError, match=r"the GPU has no \d MB left for the KV cache of 500 tokens: .*--context"):
+        opened.engine.open(500)
+    assert opened.engine.open(16).length == 0
+
+
+def test_a_sequence_of_another_engine_is_refused(opened: OnFake, tiny_tensorrt: dict[str, Bundle]) -> None:
+    other = open_engine(tiny_tensorrt["append"], threads=1)
+    with pytest.raises(EngineError, match="opened by another engine"):
+        forward(opened.engine, other.open(16), [3])
