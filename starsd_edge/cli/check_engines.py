@@ -6,20 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.bundles.engine_manifest import (
-    EngineHost,
-    EngineManifest,
-    platform_name,
-    read_engine_manifest,
-    rebuild_command,
-)
+from starsd_edge.bundles.cache import engines_dir
+from starsd_edge.bundles.engine_manifest import read_engine_manifest, rebuild_command, require_fit
 from starsd_edge.cli.check_graph import GraphRun
-from starsd_edge.errors import EngineError, StarsdError, UsageError
+from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.parity.engines import check_engine, check_fit, find_engines
 from starsd_edge.parity.findings import Check, Part, any_differs, differs, not_checked
 from starsd_edge.parity.graph import HALF_BOUND, compare_engine, observed, recorded
 from starsd_edge.parity.text import greedy_text
-from starsd_edge.runtime.cuda_driver import cuda_devices
 from starsd_edge.runtime.engine import Engine
 
 PART = "engine"
@@ -40,8 +34,6 @@ def check_engines(
     Raises:
         UsageError: an engine was named and the bundle is for CPUs.
     """
-    from starsd_export.engines.engine_export import engines_dir
-
     if bundle.manifest.graph.tensorrt is None:
         if named:
             raise UsageError(
@@ -52,53 +44,53 @@ def check_engines(
     if not directories:
         remedy = f"build one, on the device that runs it: `starsd-edge export {bundle.path} --engine tensorrt`"
         yield Part(PART, "engines", [not_checked("engines", "there is none on this machine", remedy)])
+    # Engines for several kinds of GPU may lie side by side, and on each machine one of them is enough.
+    needs_fit = bool(named) or not any(_fits(directory, bundle) for directory in directories)
     for directory in directories:
         progress(f"the engine {directory.name}")
-        yield Part(PART, f"engine {directory.name}", list(_check(bundle, directory, run)))
+        yield Part(PART, f"engine {directory.name}", list(_check(bundle, directory, run, needs_fit)))
 
 
-def _check(bundle: Bundle, directory: Path, run: GraphRun) -> Iterator[Check]:
+def _fits(directory: Path, bundle: Bundle) -> bool:
+    from starsd_jetson.tensorrt.opening import host_of
+
+    try:
+        engine = read_engine_manifest(directory)
+        require_fit(directory, engine, host_of(engine), bundle.manifest)
+    except StarsdError:
+        return False
+    return True
+
+
+def _check(bundle: Bundle, directory: Path, run: GraphRun, needs_fit: bool) -> Iterator[Check]:
+    """Args:
+    needs_fit: whether an engine for another machine is a fault.
+    """
+    from starsd_jetson.tensorrt.agreement import require_agreement
+    from starsd_jetson.tensorrt.opening import host_of, open_at
+
     try:
         engine = read_engine_manifest(directory)
     except StarsdError as error:
         yield differs("manifest", str(error))
         return
-    checks = check_engine(directory, engine, bundle.manifest)
+    checks = check_engine(directory, engine, bundle.manifest, require_agreement)
     yield from checks
     try:
-        host = engine_host(engine)
+        host = host_of(engine)
     except StarsdError as error:
         yield not_checked("machine", str(error), "run this command on the device that is to run the engine")
         return
     fit = check_fit(directory, engine, host, bundle.manifest)
-    yield fit
+    yield fit if needs_fit or not any_differs([fit]) else not_checked(fit.name, fit.finding)
     if any_differs([*checks, fit]):
         yield not_checked(PASSES, "it is not opened, as it is not what it should be or is for another machine")
         return
     remedy = f"build it again with `{rebuild_command(engine)}`"
     try:
-        yield from _compare(open_engine(bundle, directory, engine), bundle, run, remedy)
+        yield from _compare(open_at(directory, engine, bundle.manifest), bundle, run, remedy)
     except StarsdError as error:
         yield differs(PASSES, str(error))
-
-
-def engine_host(engine: EngineManifest) -> EngineHost:
-    """What this machine has of what an engine needs.
-
-    Raises:
-        EngineError: no driver or GPU.
-        UsageError: no such library.
-    """
-    from starsd_export.engines.libraries import ENGINES, open_library
-
-    gpu = cuda_devices()[0]
-    name = next(name for name, module in ENGINES.items() if module == engine.library)
-    return EngineHost(engine.library, open_library(name).version, gpu.compute_capability, platform_name())
-
-
-def open_engine(bundle: Bundle, directory: Path, engine: EngineManifest) -> Engine:
-    """Open an engine that was found to fit."""
-    raise EngineError("NOT YET")
 
 
 def _compare(engine: Engine, bundle: Bundle, run: GraphRun, remedy: str) -> Iterator[Check]:

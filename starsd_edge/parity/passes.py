@@ -100,11 +100,11 @@ def longest_paths(ids: Sequence[int]) -> list[tuple[int, ...]]:
 
 def why_too_small(spec: EngineSpec) -> str:
     """Why an engine cannot run the passes; "" where it can."""
-    if spec.max_context >= NEEDED_CONTEXT and spec.max_tree > len(_PARENTS) and spec.max_chunk >= PREFIX:
+    if spec.max_context >= NEEDED_CONTEXT and spec.max_tree >= PREFIX and spec.max_chunk >= PREFIX:
         return ""
     return (
         f"it takes {spec.max_context} tokens, trees of {spec.max_tree} rows and chunks of {spec.max_chunk}: the "
-        f"comparison needs {NEEDED_CONTEXT}, {len(_PARENTS) + 1} and {PREFIX}"
+        f"comparison needs {NEEDED_CONTEXT}, {PREFIX} and {PREFIX}"
     )
 
 

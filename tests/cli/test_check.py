@@ -17,11 +17,11 @@ pytest.importorskip("onnx", reason="needs onnx")
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.engine_manifest import EngineHost, EngineLimits, platform_name
 from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
-from starsd_edge.cli import check_engines
 from starsd_edge.errors import EngineError
 from starsd_edge.runtime.loading import open_engine
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import TensorrtOptions
+from starsd_jetson.tensorrt import opening
 from tests.support.command_line import CommandLine, Ended
 from tests.support.planted_faults import (
     PLAN,
@@ -47,10 +47,8 @@ CASES = (
     "after a branch",
 )
 CPU_KINDS = ("fp32", "fp32-kv32", "int8")
-TENSORRT_KINDS = {
-    "fp16": ExportOptions("fp16", tensorrt=TensorrtOptions()),
-    "int4-inplace": ExportOptions("int4", tensorrt=TensorrtOptions(block=32, kv_strategy="inplace", context=192)),
-}
+TENSORRT_KINDS = ("fp16", "fp16-inplace", "int4-inplace")
+INT4_INPLACE = ExportOptions("int4", tensorrt=TensorrtOptions(block=32, kv_strategy="inplace", context=192))
 ORIN = EngineHost("tensorrt", "10.3.0.30", "sm87", platform_name())
 
 
@@ -61,11 +59,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundles(
-    tiny_bundles: dict[str, Bundle], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+    tiny_bundles: dict[str, Bundle],
+    tiny_tensorrt: dict[str, Bundle],
+    checkpoint: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Bundle]:
-    place = tmp_path_factory.mktemp("tensorrt")
-    made = {name: export_bundle(checkpoint, place / name, options) for name, options in TENSORRT_KINDS.items()}
-    return tiny_bundles | made
+    int4 = export_bundle(checkpoint, tmp_path_factory.mktemp("int4") / "int4-inplace", INT4_INPLACE)
+    half = {"fp16": tiny_tensorrt["append"], "fp16-inplace": tiny_tensorrt["inplace"]}
+    return tiny_bundles | half | {"int4-inplace": int4}
 
 
 @pytest.fixture
@@ -81,8 +82,8 @@ class Device:
         self.host = ORIN
         self.engine: Any = None
         self.opened = 0
-        monkeypatch.setattr(check_engines, "engine_host", lambda engine: self.host)
-        monkeypatch.setattr(check_engines, "open_engine", self._open)
+        monkeypatch.setattr(opening, "host_of", lambda engine: self.host)
+        monkeypatch.setattr(opening, "open_at", self._open)
 
     def _open(self, *_: object) -> Any:
         self.opened += 1
@@ -264,10 +265,10 @@ def test_engines_that_are_not_there_are_said_to_be_not_there(
 def test_an_engine_of_a_machine_without_a_gpu_is_checked_as_far_as_that_goes(
     cli: CommandLine, cache: Path, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_driver() -> list[object]:
+    def no_driver(engine: object) -> EngineHost:
         raise EngineError("there is no NVIDIA driver on this machine")
 
-    monkeypatch.setattr(check_engines, "cuda_devices", no_driver)
+    monkeypatch.setattr(opening, "host_of", no_driver)
     write_engine(cache / "engines" / "kept", bundles["int4-inplace"])
     ended = cli("check", bundles["int4-inplace"].path, "--threads", 1, "--json")
     assert ended.code == 0, ended
@@ -302,6 +303,21 @@ def test_an_engine_of_another_gpu_or_version_is_named_with_the_command_that_rebu
     assert device.opened == 0
 
 
+def test_engines_for_other_machines_may_lie_beside_the_one_that_fits(
+    cli: CommandLine, cache: Path, bundles: dict[str, Bundle], device: Device
+) -> None:
+    write_engine(cache / "engines" / "here", bundles["fp16"])
+    other = write_engine(cache / "engines" / "other", bundles["fp16"], compute_capability="sm110")
+    device.engine = open_engine(bundles["fp16"], threads=1)
+    ended = cli("check", bundles["fp16"].path, "--threads", 1)
+    assert ended.code == 0, ended
+    assert device.opened == 1
+    assert "not here machine the engine at" in words(ended)
+    ended = cli("check", bundles["fp16"].path, "--engine", other, "--threads", 1)
+    assert ended.code == 1
+    assert "differs machine the engine at" in words(ended)
+
+
 def test_a_truncated_plan_and_one_of_another_graph_are_never_opened(
     cli: CommandLine, cache: Path, bundles: dict[str, Bundle], device: Device, tmp_path: Path
 ) -> None:
@@ -316,7 +332,7 @@ def test_a_truncated_plan_and_one_of_another_graph_are_never_opened(
         said += " ".join(check["finding"] for check in found(ended, "engine").values())
     assert f"{cut}/engine.plan has 3996 bytes and not the 4096 that were built" in said
     assert f"the engine at {foreign} was built from another graph" in said
-    assert f"the engine at {short} says that its context is 4096, and its graph takes 512" in said
+    assert "(limits.max_context: 4096, and the bundle allows 512)" in said
     assert said.count("it is not opened") == 3
     assert device.opened == 0
 

@@ -36,7 +36,7 @@ CASES = [
 
 
 def engine(seed: int = 0, **changes: int) -> PrefixEngine:
-    limits = {"max_context": 256, "max_tree": 16, "max_chunk": 128} | changes
+    limits = {"max_context": 256, "max_tree": 32, "max_chunk": 128} | changes
     return PrefixEngine(seed, vocab_size=VOCAB, **limits)  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def test_a_short_context_leaves_the_long_chunk_out_and_a_shorter_one_is_refused(
     ]
     short = engine(max_context=NEEDED_CONTEXT - 1)
     assert "it takes 32 tokens" in why_too_small(short.spec)
-    with pytest.raises(EngineError, match="the comparison needs 33, 8 and 24"):
+    with pytest.raises(EngineError, match="the comparison needs 33, 24 and 24"):
         list(run_passes(short, ids))
 
 
