@@ -17,8 +17,10 @@ HALF_BOUND = 0.05
 """Between two computations in float16 with the same weights. 6e-3 was seen where sums are in float32; processors and
 GPUs that add up in float16 were not at hand, and their sums of a thousand products are a few times as coarse.
 """
-COARSE_BOUND = 0.1
-"""Between two machines' passes with activations rounded to int8: what is rounded the other way grows through layers."""
+COARSE_BOUND = 0.25
+"""Between two machines' passes with activations rounded to int8: what is rounded the other way grows through layers.
+0.095 was seen between ONNX Runtime with and without its fusions.
+"""
 _SINGLE_BOUNDS = {"float32": 1e-4, "float16": 5e-3}
 _SHARE = 1.5
 """How much further from the checkpoint than at export, where that was far."""
@@ -117,7 +119,7 @@ def check_text(engine: Engine, expected: Text, vocab_size: int, bound: float, re
     """Greedy text, token by token: the same ids but for near ties."""
     name = "greedy text"
     found = greedy_text(engine, expected.prompt, vocab_size, len(expected.ids), expected.ids)
-    close, wrong = wrong_tokens(found, expected, bound)
+    close, wrong = wrong_tokens(found, expected, min(bound, HALF_BOUND))
     if wrong:
         place = wrong[0]
         return differs(
