@@ -167,6 +167,7 @@ def _settings(options: BenchStarOptions) -> StarSettings:
         policy=options.policies[0],
         max_batch=options.max_batch,
         draft_s=options.draft_ms / 1e3,
+        draft_growth=options.draft_growth,
         verify_s=options.verify_ms / 1e3,
         unequal_targets=options.unequal_targets,
         sessions=options.sessions,

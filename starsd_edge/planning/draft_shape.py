@@ -22,6 +22,11 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 
 NOTHING = DraftShape(0, 0)
+NODES_SLACK = 0.03
+DEPTH_SLACK = 0.02
+"""What the largest shape may be slower by, as a share, than the best by what is expected: a drafter that grows its
+trees where it is sure makes more of room than averages by level and rank can tell.
+"""
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,15 @@ def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
             shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
             draft_s = pass_seconds(cost, shape, 1)
             at_depth.append(Rung(shape, 1 + accepted[nodes], wish.rest_s + verify_s[nodes + 1], draft_s, draft_s))
-        ladder.append(max(at_depth, key=lambda rung: rung.rate))
+        ladder.append(_largest_near(at_depth, NODES_SLACK))
     return ladder
+
+
+def _largest_near(rungs: Sequence[Rung], slack: float) -> Rung:
+    """The last one whose rate is about the best one's; of chains, which have nothing to choose from, the best one."""
+    best = max(rungs, key=lambda rung: rung.rate)
+    near = [rung for rung in rungs if rung.shape.branching > 1 and rung.rate >= (1 - slack) * best.rate]
+    return max([best, *near], key=lambda rung: (rung.shape.max_depth, rung.shape.max_nodes))
 
 
 def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
@@ -117,7 +129,8 @@ def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
 
 def best_alone(wish: Wish, cost: ServiceCost) -> Choice:
     """What serves a target best that has the hub to itself; nothing where plain decoding is as fast."""
-    best = max(rungs(wish, cost), key=lambda rung: rung.rate, default=None)
+    ladder = rungs(wish, cost)
+    best = _largest_near(ladder, DEPTH_SLACK) if ladder else None
     if best is None or best.rate * wish.plain_s <= 1:
         return Choice(NOTHING, NOT_PAYING, 1.0 if best is None else best.rate * wish.plain_s)
     return Choice(best.shape, BEST, best.rate * wish.plain_s)
@@ -156,7 +169,7 @@ def _paying(ladder: Sequence[Rung], wish: Wish) -> list[Rung]:
     """
     if not ladder:
         return []
-    best = max(ladder, key=lambda rung: rung.rate)
+    best = _largest_near(ladder, DEPTH_SLACK)
     if best.rate * wish.plain_s <= 1:
         return []
     worth_it = [rung for rung in ladder if rung.rate * wish.plain_s > 1 and rung.use <= best.use]

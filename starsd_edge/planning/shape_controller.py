@@ -5,8 +5,9 @@ where the wish has stood on the same side for some of them. Rounds count when th
 which is judged by nothing, changes nothing by itself; times are taken as medians, so one that is far off does not, too.
 
 The first choice is taken as it is, once as many rounds were judged. Speculation that does not pay ends at once when
-that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial is of one
-level, which costs least, and believes little of what was known, so that a few rounds decide.
+that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial has
+the shape that was given up, since what a target waits for is mostly not its own draft's size, and believes little of
+what was known, so that a few rounds decide.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class ShapeController:
         self.why = FIRST
         self.gain = 0.0
         self._shape: DraftShape | None = None
+        self._tried = DraftShape(1, 1)
         self._since_change = 0
         self._same_side = 0
         self._side = 0
@@ -143,6 +145,8 @@ class ShapeController:
     def _turn_off(self, choice: Choice) -> None:
         """What fails its trial waits twice as long for the next; what leaves because of others does not."""
         self._off_tokens = 0
+        if self._shape is not None and self._shape.max_depth:
+            self._tried = self._shape
         if self.why == TRIAL and choice.why == NOT_PAYING:
             self._gap_tokens = min(2 * self._gap_tokens, MOST_GAP_TOKENS)
 
@@ -150,7 +154,7 @@ class ShapeController:
         if self.why == NOT_PAYING:
             self.survival.doubt()
         self._off_tokens = None
-        self._shape = DraftShape(1, 1)
+        self._shape = self._tried
         self.why = TRIAL
         self._since_change = self._same_side = self._side = 0
 

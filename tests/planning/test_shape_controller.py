@@ -125,7 +125,7 @@ def test_what_does_not_pay_ends_after_eight_rounds_and_is_tried_again_with_growi
         while controller.shape(ASKED) == NOTHING:
             controller.progressed(1)
             tokens += 1
-        assert (controller.shape(ASKED), controller.why) == (chain(1), TRIAL)
+        assert (controller.shape(ASKED), controller.why) == (chain(5), TRIAL), "of the shape that was given up"
         gaps.append(tokens)
     assert gaps == [min(FIRST_GAP_TOKENS << number, MOST_GAP_TOKENS) for number in range(8)]
 
