@@ -1,8 +1,8 @@
 """Results on their way from the drafting thread to the event loop, on a thread of their own.
 
-Waking the loop means a system call, during which the interpreter is free, and it is the loop that takes it: the drafting
-thread would wait for it while work waits. Here it only lays the result down, and the loop is woken while the next pass
-runs outside the interpreter.
+Waking the loop means a system call, during which the interpreter is free, and it is the loop that takes it: the
+drafting thread would wait for it while work waits. Here it only lays the result down, and the loop is woken while the
+next pass runs outside the interpreter.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class Hub:
                     self._events.add(DEGRADED if path.degraded else RECOVERED, connection.terms.target, path.told)
 
     def _deliver(self, done: Done) -> None:
-        """On the thread of the handover: tell the loop what was done, which may have ended before the last draft did."""
+        """On the handover's thread: tell the loop what was done, which may have ended before the last draft did."""
         if done.outcomes or isinstance(done.work, Absorb):
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._take_in, done)
