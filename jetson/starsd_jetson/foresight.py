@@ -6,6 +6,7 @@ believed costs no verify pass, and one that became good is found out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ class _Cell:
     @property
     def _has_changed(self) -> bool:
         usual = (self.hits + 1) / (self.trials + 2)
-        deviation = (usual * (1 - usual) / self.recent_trials) ** 0.5
+        deviation = math.sqrt(usual * (1 - usual) / self.recent_trials)
         return abs(self.recent_hits / self.recent_trials - usual) > _SURPRISE * deviation
 
     def share(self, expected: float) -> float:
