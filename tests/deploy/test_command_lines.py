@@ -1,0 +1,65 @@
+"""Every `starsd-edge` command line that a user can read or a file runs is one that the program takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from starsd_edge.errors import UsageError
+from tests.support.written_commands import WrittenCommand, commands_in, read_command
+
+ROOT = Path(__file__).parents[2]
+PATTERNS = ("*.md", "docs/*.md", "*/README.md", "*/deploy/*", "scripts/*.sh")
+FILES = sorted(file for pattern in PATTERNS for file in ROOT.glob(pattern) if file.is_file())
+COMMANDS = [command for file in FILES for command in commands_in(file)]
+
+
+def test_command_lines_are_found_where_they_stand() -> None:
+    found = {command.where for command in COMMANDS}
+    assert {"README.md", "jetson.md", "starsd-target.service", "starsd-hub.service", "keys.conf"} <= found
+    assert {"Dockerfile", "Dockerfile.jetpack6", "Dockerfile.jetpack7", "install.sh", "prepare.sh", "hub.toml"} <= found
+    assert len(COMMANDS) > 60
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_the_program_takes_it(command: WrittenCommand) -> None:
+    try:
+        read_command(command.arguments if "--config" not in command.arguments else _without_config(command.arguments))
+    except typer.TyperException as error:
+        if not (command.is_mention and "Missing argument" in error.format_message()):
+            raise
+
+
+def _without_config(arguments: tuple[str, ...]) -> list[str]:
+    """The file lies elsewhere here, and `test_configuration` reads it: what it must say is given in its place."""
+    rest = list(arguments)
+    place = rest.index("--config")
+    del rest[place : place + 2]
+    return [*rest, "bundle"] if rest[:1] == ["run-target"] else rest
+
+
+def test_the_hub_of_the_compose_file_is_one_that_the_program_takes() -> None:
+    services = yaml.safe_load((ROOT / "server" / "deploy" / "compose.yaml").read_text())["services"]
+    options = read_command(services["hub"]["command"])
+    assert (options.host, options.token_file, options.keys) == (
+        "0.0.0.0",  # noqa: S104 (inside its container)
+        Path("/run/secrets/hub.token"),
+        Path("/run/secrets/keys.toml"),
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run-draft", "--hots", "::1"],
+        ["run-target", "bundle", "--chat", "--prompt", "both"],
+        ["run-draft", "--max-batch", "0"],
+        ["run-targets"],
+    ],
+)
+def test_a_command_line_that_the_program_would_refuse_is_found(arguments: list[str]) -> None:
+    with pytest.raises((UsageError, typer.TyperException)):
+        read_command(arguments)
