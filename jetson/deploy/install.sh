@@ -235,7 +235,7 @@ install_service() {
     fi
     act systemd-tmpfiles --create "$ROOT/etc/tmpfiles.d/starsd-target.conf"
     act systemctl daemon-reload
-    act systemctl enable starsd-target.socket starsd-target.service
+    act systemctl try-restart starsd-target.service # one that runs is the old one
 }
 
 say_what_is_next() {
@@ -249,7 +249,7 @@ say_what_is_next() {
     if [ "$service" = yes ]; then
         say "  copy a bundle to $STATE/bundles, the hub's token to $SETTINGS/hub.token (owner $ACCOUNT, mode 600),"
         say "  write both and the hub's address into $SETTINGS/target.toml, build the engine, and"
-        say "  sudo systemctl start starsd-target"
+        say "  sudo systemctl enable --now starsd-target.socket starsd-target.service"
     fi
     say "docs/jetson.md has every step."
 }

@@ -37,7 +37,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
     constraints = SCRIPT.with_name(f"constraints-jetpack{says[-1]}.txt")
     assert pip.endswith(f"--constraint {constraints}")
     assert f"{SCRIPT.parents[2]}\\[jetson\\]" in pip
-    assert "would run: systemctl enable starsd-target.socket starsd-target.service" in lines
+    assert "would run: systemctl daemon-reload" in lines
     assert lines[-1] == "Nothing was changed."
     assert board.files() == before
     assert all(call.startswith("python -c") for call in board.calls())
@@ -57,7 +57,7 @@ def test_it_installs_the_program_and_the_service(tmp_path: Path) -> None:
     assert (board.root / "var/lib/starsd-edge").stat().st_mode & 0o777 == 0o750
     calls = board.calls()
     assert [call.split()[0] for call in calls if call.startswith("user")] == ["useradd", "usermod", "usermod"]
-    assert calls[-2:] == ["systemctl daemon-reload", "systemctl enable starsd-target.socket starsd-target.service"]
+    assert calls[-2:] == ["systemctl daemon-reload", "systemctl try-restart starsd-target.service"]
 
 
 def test_running_it_again_keeps_the_account_the_environment_and_the_configuration(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def after_program(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _in_markdown(text: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)  # ```text is what programs print
     for block in blocks:
         for line in block.replace("\\\n", " ").splitlines():
             if PROGRAM in line and not line.startswith("["):
