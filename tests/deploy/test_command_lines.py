@@ -12,9 +12,15 @@ from starsd_edge.errors import UsageError
 from tests.support.written_commands import WrittenCommand, commands_in, read_command
 
 ROOT = Path(__file__).parents[2]
+INSTALLED = {
+    "/etc/starsd-edge/target.toml": str(ROOT / "jetson" / "deploy" / "target.toml"),
+    "/etc/starsd-edge/hub.toml": str(ROOT / "server" / "deploy" / "hub.toml"),
+}
+"""Where files of the checkout are put."""
 PATTERNS = ("*.md", "docs/*.md", "*/README.md", "*/deploy/*", "scripts/*.sh")
 FILES = sorted(file for pattern in PATTERNS for file in ROOT.glob(pattern) if file.is_file())
 COMMANDS = [command for file in FILES for command in commands_in(file)]
+ONCE = list({command.arguments: command for command in COMMANDS}.values())
 
 
 def test_command_lines_are_found_where_they_stand() -> None:
@@ -24,21 +30,13 @@ def test_command_lines_are_found_where_they_stand() -> None:
     assert len(COMMANDS) > 60
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
+@pytest.mark.parametrize("command", ONCE, ids=str)
 def test_the_program_takes_it(command: WrittenCommand) -> None:
     try:
-        read_command(command.arguments if "--config" not in command.arguments else _without_config(command.arguments))
+        read_command([INSTALLED.get(argument, argument) for argument in command.arguments])
     except typer.TyperException as error:
         if not (command.is_mention and "Missing argument" in error.format_message()):
             raise
-
-
-def _without_config(arguments: tuple[str, ...]) -> list[str]:
-    """The file lies elsewhere here, and `test_configuration` reads it: what it must say is given in its place."""
-    rest = list(arguments)
-    place = rest.index("--config")
-    del rest[place : place + 2]
-    return [*rest, "bundle"] if rest[:1] == ["run-target"] else rest
 
 
 def test_the_hub_of_the_compose_file_is_one_that_the_program_takes() -> None:

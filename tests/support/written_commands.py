@@ -81,9 +81,8 @@ def commands_in(file: Path) -> list[WrittenCommand]:
 def after_program(words: Sequence[str]) -> tuple[str, ...]:
     """What follows the program, or a container image of it, up to the end of that command."""
     for place, word in enumerate(words):
-        name = word.rpartition("/")[2]
-        is_image = name.startswith(f"{PROGRAM}:") and "run" in words[:place]
-        if name == PROGRAM or is_image:
+        is_image = word.startswith(f"{PROGRAM}:") and "run" in words[:place]
+        if word == PROGRAM or word.endswith(f"/bin/{PROGRAM}") or is_image:
             rest = words[place + 1 :]
             end = next((at for at, each in enumerate(rest) if each in _ENDS), len(rest))
             return tuple(each for each in rest[:end] if each not in ("--help", "..."))
