@@ -15,6 +15,7 @@ import yaml
 from starsd_edge.cli.key_file import read_keys
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.cli.toml import parse_toml
+from starsd_edge.heads.loading import TORCH_PARTS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "server" / "deploy"
@@ -135,8 +136,10 @@ def test_grafana_finds_its_source_and_its_dashboard(compose: Any) -> None:
 def test_images_install_the_torch_that_the_project_is_tested_with(compose: Any) -> None:
     project = parse_toml((ROOT / "pyproject.toml").read_text())["project"]
     (torch,) = (each for each in project["optional-dependencies"]["export"] if each.startswith("torch"))
-    assert f"ARG TORCH={torch}\n" in (DEPLOY / "Dockerfile").read_text()
-    assert load(DEPLOY / "compose.gpu.yaml")["services"]["hub"]["build"]["args"]["TORCH"] == torch
+    installed = load(DEPLOY / "compose.gpu.yaml")["services"]["hub"]["build"]["args"]["TORCH"]
+    assert f'ARG TORCH="{installed}"\n' in (DEPLOY / "Dockerfile").read_text()
+    assert torch in installed.split()
+    assert [each.partition("==")[0] for each in installed.split()] == list(TORCH_PARTS)
     assert compose["services"]["hub"]["build"]["args"]["TORCH"] == ""
 
 

@@ -41,6 +41,15 @@ def test_systemd_would_say_of_a_mistake(tmp_path: Path) -> None:
     assert any("perhaps" in line for line in complaints([wrong], tmp_path / "units"))
 
 
+@needs_systemd
+@pytest.mark.parametrize("file", [TARGET, HUB], ids=["target", "hub"])
+def test_systemd_counts_little_that_a_service_could_do_beyond_its_work(file: Path) -> None:
+    """On its scale of 0 (shut in) to 100; a service that says nothing has 96."""
+    command = ["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=25", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
 @pytest.mark.parametrize("file", [TARGET, HUB], ids=["target", "hub"])
 def test_a_service_has_a_user_of_its_own_and_no_more_rights_than_it_needs(file: Path) -> None:
     service = read_unit(file)["Service"]
