@@ -43,6 +43,16 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
     assert all(call.startswith("python -c") for call in board.calls())
 
 
+def test_the_page_shows_what_a_dry_run_prints(tmp_path: Path) -> None:
+    board, checkout = FakeBoard(tmp_path), SCRIPT.parents[2]
+    printed = board.install("--dry-run").stdout.replace(str(board.root), "").splitlines()
+    page = (checkout / "docs" / "jetson.md").read_text(encoding="utf-8")
+    block = page.partition("```text\nJetson Linux")[2].partition("\n...\n")[0]
+    shown = f"Jetson Linux{block.replace('/home/me/starsd-edge', str(checkout))}".splitlines()
+    assert len(shown) > 5
+    assert shown == printed[: len(shown)]
+
+
 def test_it_installs_the_program_and_the_service(tmp_path: Path) -> None:
     board = FakeBoard(tmp_path)
     ended = board.install()
