@@ -30,6 +30,17 @@ def test_command_lines_are_found_where_they_stand() -> None:
     assert len(COMMANDS) > 60
 
 
+def test_commands_are_told_from_what_programs_print_and_from_talk_of_them(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "The starsd-edge cache.\n\n```text\nwould run: /usr/bin/starsd-edge nothing\n```\n\n`starsd-edge doctor` tells.\n\n"
+        "```\nsudo -u a env B=c starsd-edge pull \\\n    'a model' | cat   # like this\n```\n"
+        "```\ndocker run -v /starsd-edge:/b starsd-edge:tag export x\n```\n"
+    )
+    found = [(command.arguments, command.is_mention) for command in commands_in(page)]
+    assert found == [(("pull", "a model"), False), (("export", "x"), False), (("doctor",), True)]
+
+
 @pytest.mark.parametrize("command", ONCE, ids=str)
 def test_the_program_takes_it(command: WrittenCommand) -> None:
     try:

@@ -90,8 +90,8 @@ def after_program(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _in_markdown(text: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    blocks = re.findall(r"^```\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)  # ```text is what programs print
-    for block in blocks:
+    blocks = re.findall(r"^```([a-z]*)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    for block in (block for language, block in blocks if language != "text"):  # which is what programs print
         for line in block.replace("\\\n", " ").splitlines():
             if PROGRAM in line and not line.startswith("["):
                 yield after_program(shlex.split(line, comments=True)), False
