@@ -17,7 +17,7 @@ INSTALLED = {
     "/etc/starsd-edge/hub.toml": str(ROOT / "server" / "deploy" / "hub.toml"),
 }
 """Where files of the checkout are put."""
-PATTERNS = ("*.md", "docs/*.md", "*/README.md", "*/deploy/*", "scripts/*.sh")
+PATTERNS = ("*.md", "docs/*.md", "*/README.md", "jetson/deploy/*", "server/deploy/*", "scripts/*.sh")
 FILES = sorted(file for pattern in PATTERNS for file in ROOT.glob(pattern) if file.is_file())
 COMMANDS = [command for file in FILES for command in commands_in(file)]
 ONCE = list({command.arguments: command for command in COMMANDS}.values())
@@ -33,7 +33,7 @@ def test_command_lines_are_found_where_they_stand() -> None:
 def test_commands_are_told_from_what_programs_print_and_from_talk_of_them(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "The starsd-edge cache.\n\n```text\nwould run: /usr/bin/starsd-edge nothing\n```\n\n`starsd-edge doctor` tells.\n\n"
+        "The starsd-edge cache; `starsd-edge doctor` tells.\n\n```text\nwould run: /usr/bin/starsd-edge nothing\n```\n"
         "```\nsudo -u a env B=c starsd-edge pull \\\n    'a model' | cat   # like this\n```\n"
         "```\ndocker run -v /starsd-edge:/b starsd-edge:tag export x\n```\n"
     )
