@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import shlex
@@ -129,6 +130,49 @@ def test_the_command_of_the_target_answers_each_line_of_a_fifo_until_it_is_told_
     finally:
         target.kill()
         os.close(fifo)
+
+
+def test_the_command_of_the_hub_lets_in_who_has_a_credential_of_its_unit_and_ends_in_peace(tmp_path: Path) -> None:
+    config, secrets = tmp_path / "hub.toml", tmp_path / "credentials"
+    config.write_text(
+        "\n".join(line for line in HUB.with_name("hub.toml").read_text().splitlines() if not is_fixed(line))
+    )
+    secrets.mkdir()
+    (secrets / "keys.toml").write_text(HUB.with_name("keys.toml").read_text())
+    for name in ("hub", "kitchen", "prometheus"):
+        (secrets / f"{name}.token").write_text(f"{name}-secret\n")
+        (secrets / f"{name}.token").chmod(0o440)  # with an access list, as newer systems hand them over
+    (line,) = read_unit(HUB.with_name("keys.conf"))["Service"]["ExecStart"]
+    command = shlex.split(line.replace("${CREDENTIALS_DIRECTORY}", str(secrets)))[1:]
+    command[command.index("--config") + 1] = str(config)
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "CREDENTIALS_DIRECTORY": str(secrets)}
+    hub = subprocess.Popen(
+        [sys.executable, "-m", "starsd_edge.cli", *command, "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        preexec_fn=end_with_parent,
+    )
+    try:
+        assert hub.stdout is not None
+        port = int(re.findall(r"ws://127\.0\.0\.1:(\d+)", hub.stdout.readline())[0])
+        codes = {secret: metrics_code(port, secret) for secret in ("hub-secret", "prometheus-secret", "another")}
+        assert codes == {"hub-secret": 200, "prometheus-secret": 200, "another": 401}
+        hub.terminate()
+        assert hub.wait() == 0
+    finally:
+        hub.kill()
+
+
+def is_fixed(line: str) -> bool:
+    """What a test cannot use: a bundle that is not here, and a port that somebody may have."""
+    return line.startswith(("bundle =", "port ="))
+
+
+def metrics_code(port: int, token: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics", headers={"Host": "hub:8317", "Authorization": f"Bearer {token}"})
+    return connection.getresponse().status
 
 
 def answer(text: str) -> str:
