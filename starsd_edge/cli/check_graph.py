@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.bundles.catalogue import held_source, resolve_model
+from starsd_edge.bundles.catalogue import find_entry, held_source, resolve_model
 from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.fetching import fetch_progress
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.errors import EngineError, StarsdError
 from starsd_edge.parity.findings import Check, Part, differs, not_checked
@@ -115,13 +117,18 @@ def _bits(bundle: Bundle, run: GraphRun) -> list[Check]:
     return [check_bits(run.engine, run.ids)] if is_run_here and run.engine is not None else []
 
 
+def _fetched(model: str) -> Path:
+    with fetch_progress(find_entry(model)) as progress:
+        return resolve_model(model, progress)
+
+
 def _compare_checkpoint(bundle: Bundle, run: GraphRun, named: str | None) -> list[Check]:
     if run.why_not is not None:
         return [not_checked("passes", "the graph did not run")]
     for library in ("torch", "transformers"):
         if importlib.util.find_spec(library) is None:
             return [not_checked("passes", missing_extra(library) or "")]
-    path = resolve_model(named) if named else held_source(bundle.manifest.source)
+    path = _fetched(named) if named else held_source(bundle.manifest.source)
     if path is None:
         return [not_checked("passes", "it is not in the cache", "name it: --checkpoint MODEL")]
     from starsd_export.source_check import open_source

@@ -38,10 +38,8 @@ def find_engines(bundle: Bundle, kept: Path) -> list[Path]:
 def check_engine(directory: Path, engine: EngineManifest, manifest: Manifest, agree: Agreement) -> list[Check]:
     """All of an engine that can be checked on any machine."""
     limits = engine.limits
-    about = (
-        f"{_library(engine)} for {engine.compute_capability}, up to {limits.max_context} tokens, trees of "
-        f"{limits.max_tree} rows"
-    )
+    sizes = f"{limits.max_context} tokens, trees of {limits.max_tree}"
+    about = f"{_library(engine)} for {engine.compute_capability}, {sizes}"
     built_from = _check_graph(directory, engine, manifest, agree)
     return [ok("manifest", about), built_from, _check_plan(directory, engine)]
 
@@ -63,7 +61,7 @@ def _check_graph(directory: Path, engine: EngineManifest, manifest: Manifest, ag
         agree(directory, engine, manifest)
     except EngineError as error:
         return differs("graph", str(error))
-    return ok("graph", f"it was built from this graph; {len(engine.tensors)} tensors as the graph has them")
+    return ok("graph", f"it was built from this graph, whose {len(engine.tensors)} tensors it has")
 
 
 def _check_plan(directory: Path, engine: EngineManifest) -> Check:

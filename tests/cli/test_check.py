@@ -156,6 +156,17 @@ def test_all_altered_files_are_named(cli: CommandLine, cache: Path, fp32: Path) 
     assert json.loads(ended.out)["exit_code"] == ended.code == 1
 
 
+@pytest.mark.model
+def test_the_default_model_passes_and_keeps_little_of_itself(
+    cli: CommandLine, cache: Path, bundle_fp32: Bundle, model_file: Path
+) -> None:
+    assert (bundle_fp32.path / "golden.npz").stat().st_size < 300_000
+    ended = cli("check", bundle_fp32.path, "--checkpoint", model_file, "--threads", 2, "--json")
+    assert ended.code == 0, ended
+    assert {check["status"] for check in json.loads(ended.out)["checks"]} == {"ok"}
+    assert found(ended, "checkpoint")["weights"]["finding"] == "all numbers of 272 tensors are those of the checkpoint"
+
+
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "int4-inplace"])
 def test_a_perturbed_weight_is_caught_though_the_digests_are_right(
     cli: CommandLine, cache: Path, bundles: dict[str, Bundle], checkpoint: Path, tmp_path: Path, kind: str
@@ -165,6 +176,9 @@ def test_a_perturbed_weight_is_caught_though_the_digests_are_right(
     ended = cli("check", path, "--checkpoint", checkpoint, "--threads", 1, "--json")
     assert ended.code == 1, ended
     assert found(ended, "files")["files"]["status"] == "ok"
+    if kind != "int4-inplace":
+        said = found(ended, "checkpoint")["weights"]["finding"]
+        assert said == "1 of 4,096 numbers of model.layers.0.self_attn.q_proj.weight are not those of the checkpoint"
     for part in ("recorded", "checkpoint"):
         wrong = found(ended, part)["prefill"]
         assert wrong["status"] == "differs", part
@@ -186,6 +200,15 @@ def test_layers_that_swapped_their_caches_are_named(
     assert "differs prefill layer 0 keys are those of layer 1: the layers are not in their order" in words(ended)
     assert "ok greedy text" in words(ended), "it is at one with itself"
     assert ended.out.count("-> export the bundle again") == 1, "what mends all stands once"
+
+
+def test_layers_that_read_each_others_past_are_named(cli: CommandLine, cache: Path, fp32: Path) -> None:
+    swap_layers(fp32, ("past",))
+    ended = cli("check", fp32, "--threads", 1, "--json")
+    assert ended.code == 1
+    checks = found(ended, "recorded")
+    assert checks["prefill"]["status"] == "ok", "nothing is past yet"
+    assert checks["one token"]["finding"].startswith("layer 1 keys differ by "), "layer 0 has read what is not its own"
 
 
 def test_another_tokenizer_is_caught_by_its_fingerprint(cli: CommandLine, cache: Path, fp32: Path) -> None:

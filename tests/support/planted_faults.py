@@ -46,14 +46,14 @@ def load_bundle_loosely(path: Path) -> Bundle:
     return Bundle(path, read_manifest(path, Manifest, TARGET_KIND))
 
 
-def perturb_weight(path: Path, name: str = "down_proj", factor: float = -8.0) -> None:
-    """Change the largest weight of one matrix, and sign."""
+def perturb_weight(path: Path, factor: float = -8.0) -> None:
+    """Change the largest weight of the first matrix, and sign."""
 
     def change(model: onnx.ModelProto) -> None:
-        nodes = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm", "MatMulNBits")]
-        products = [node for node in nodes if name in node.name] or nodes
+        kinds = ("MatMul", "Gemm", "DequantizeLinear")
+        nodes = [node for node in model.graph.node if node.op_type in kinds]
         stored = {tensor.name: tensor for tensor in model.graph.initializer}
-        tensor = next(stored[each] for node in products for each in node.input if each in stored)
+        tensor = next(stored[each] for node in nodes for each in node.input if each in stored)
         array = numpy_helper.to_array(tensor).copy()
         flat = array.reshape(-1)
         largest = int(np.abs(flat.astype(np.float32)).argmax())
@@ -63,12 +63,15 @@ def perturb_weight(path: Path, name: str = "down_proj", factor: float = -8.0) ->
     _rewrite(path, change)
 
 
-def swap_layers(path: Path, first: int = 0, second: int = 1) -> None:
-    """Give the caches of two layers each other's numbers, and sign: a graph that is at one with itself."""
+def swap_layers(path: Path, parts: tuple[str, ...] = ("past", "new", "present")) -> None:
+    """Give the caches of two layers each other's numbers, and sign.
+
+    Args:
+        parts: kinds of inputs and outputs; with all of them the graph stays at one with itself.
+    """
 
     def change(model: onnx.ModelProto) -> None:
-        kinds = [f"{part}_{kind}" for part in ("past", "new", "present") for kind in "kv"]
-        other = {f"{kind}_{first}": f"{kind}_{second}" for kind in kinds}
+        other = {f"{part}_{kind}_0": f"{part}_{kind}_1" for part in parts for kind in "kv"}
         other |= {new: old for old, new in other.items()}
         for node in model.graph.node:
             for names in (node.input, node.output):
