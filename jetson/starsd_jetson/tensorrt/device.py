@@ -142,7 +142,7 @@ class Device:
         status = result[0]
         if status == self._cuda.cudaError_t.cudaErrorMemoryAllocation:
             raise EngineError(
-                f"the GPU has no {size / 1e6:,.0f} MB left for {purpose}: close other programs, or give a smaller "
+                f"the GPU has no {size / 1e6:,.1f} MB left for {purpose}: close other programs, or give a smaller "
                 "--context"
             )
         self._require(f"give memory for {purpose}", status)
