@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime import loading
+from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import CUDA, JETSON, check_device
 from starsd_jetson.tensorrt.opening import open_tensorrt
 

@@ -194,10 +194,11 @@ def open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     # By itself ONNX Runtime multiplies weights in blocks with activations rounded to int8, which no graph asks for.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    providers = [provider] if provider == CPU_PROVIDER else [provider, CPU_PROVIDER]
     if provider != CPU_PROVIDER:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=list(dict.fromkeys((provider, CPU_PROVIDER))))
+        return onnxruntime.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions share no useful base
         raise EngineError(f"ONNX Runtime cannot load {model}: {run_reason(error)}; export the bundle again") from error
 

@@ -171,6 +171,51 @@ def test_a_committed_path_is_what_the_next_pass_sees(opened: OnFake, rows: list[
     assert np.abs(found - expected).max() < 0.02
 
 
+class Weighing(FakeCudart):
+    """Notes how many bytes each copy brings from the GPU."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        self.brought: list[int] = []
+
+    def cudaMemcpyAsync(self, dst: int, src: int, count: int, kind: Any, stream: Any) -> Any:  # noqa: N802
+        if kind is self.cudaMemcpyKind.cudaMemcpyDeviceToHost:
+            self.brought.append(count)
+        return super().cudaMemcpyAsync(dst, src, count, kind, stream)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_logits_cross_only_where_a_choice_needs_them(
+    tiny_tensorrt: dict[str, Bundle], tmp_path: Path, strategy: str
+) -> None:
+    bundle = tiny_tensorrt[strategy]
+    opened = OnFake(bundle, tmp_path / "engine", Board(shares_memory=False), Weighing)
+    row = opened.engine.spec.vocab_size * np.dtype(np.float32).itemsize
+    answer(opened.engine, bundle, PROMPT)
+    compared = 2 if strategy == "inplace" else 0  # of the pass that is recorded, and of its recording
+    assert opened.cuda.brought.count(row) == compared  # type: ignore[attr-defined]
+    answer(opened.engine, bundle, PROMPT, temperature=0.5)
+    assert opened.cuda.brought.count(row) == compared + 40  # type: ignore[attr-defined]
+
+
+def test_logits_that_somebody_still_holds_outlive_the_next_pass(opened: OnFake) -> None:
+    engine = opened.engine
+    first = forward(engine, engine.open(64), IDS)
+    second = forward(engine, engine.open(64), IDS[::-1])
+    again = forward(engine, engine.open(64), IDS)
+    assert not np.array_equal(first.logits, second.logits)
+    assert np.array_equal(first.logits, again.logits)
+
+
+def test_the_two_highest_logits_come_by_themselves(opened: OnFake) -> None:
+    step = forward(opened.engine, opened.engine.open(64), IDS)
+    assert step.top is not None
+    assert step.rows == len(IDS)
+    assert np.array_equal(step.top.logits, np.sort(step.logits, axis=1)[:, :-3:-1])
+    assert np.array_equal(step.top.ids[:, 0], step.logits.argmax(axis=1))
+    assert np.array_equal(np.take_along_axis(step.logits, step.top.ids, axis=1), step.top.logits)
+
+
 def test_repeated_shapes_of_inplace_become_one_launch_with_the_same_numbers(opened: OnFake) -> None:
     engine = opened.engine
     seq = engine.open(64)
