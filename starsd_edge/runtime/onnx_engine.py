@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU_PROVIDER = "CPUExecutionProvider"
+TOP_OUTPUTS = ("top_ids", "top_logits")
+"""What graphs for TensorRT give beside `graph_outputs`: the two highest logits of every row, int64 and float32 [R, 2].
+"""
 
 
 @dataclass

@@ -82,6 +82,8 @@ def test_the_graph_keeps_its_contract(bundle: Bundle) -> None:
         "features": ["tokens", 64],
         "present_k_0": cache,
         "present_v_0": cache,
+        "top_ids": ["rows", 2],
+        "top_logits": ["rows", 2],
     }
     kinds = [node.op_type for node in model.graph.node]
     assert (kinds.count("TensorScatter"), kinds.count("Attention")) == (2, 1)

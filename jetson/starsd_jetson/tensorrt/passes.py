@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.runtime.engine import EngineSpec, Step, TopTwo
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
 from starsd_jetson.tensorrt.buffers import SharedBlock
 from starsd_jetson.tensorrt.device import Device
 
-TOP_OUTPUTS = ("top_ids", "top_logits")
-"""Of graphs that also give the two highest logits of every row."""
 _INT64, _FLOAT32, _FLOAT16 = (np.dtype(kind).itemsize for kind in (np.int64, np.float32, np.float16))
 
 
