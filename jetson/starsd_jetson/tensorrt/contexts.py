@@ -50,6 +50,11 @@ class Context:
                 self._plan.require(self._context.set_input_shape(name, shape), f"take {name} of shape {list(shape)}")
                 self._shapes[name] = shape
 
+    def can_be_recorded(self) -> bool:
+        """Whether the library says that a pass of these shapes can be recorded; one that says nothing is tried."""
+        ask = getattr(self._context, "is_stream_capturable", None)  # TensorRT-RTX, which compiles kernels as it goes
+        return ask is None or bool(ask(self._device.stream_handle))
+
     def enqueue(self) -> None:
         """Run the pass, in the order of the stream."""
         self._plan.require(self._context.execute_async_v3(self._device.stream_handle), "run a pass")
