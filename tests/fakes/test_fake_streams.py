@@ -89,6 +89,7 @@ def test_handles_are_worth_nothing_once_they_are_given_back(gpu: Cuda) -> None:
     refused = (
         cuda.cudaStreamSynchronize(stream),
         cuda.cudaStreamQuery(stream),
+        cuda.cudaStreamIsCapturing(stream),
         cuda.cudaStreamDestroy(stream),
         cuda.cudaEventRecord(event, gpu.stream),
         cuda.cudaEventSynchronize(event),
@@ -214,6 +215,9 @@ def test_a_graph_is_instantiated_before_it_is_launched_and_not_launched_after_it
     assert gpu.code(cuda.cudaGraphLaunch(graph, gpu.stream)) == NO_HANDLE
     launchable = gpu.ok(cuda.cudaGraphInstantiate(graph, 0))
     assert gpu.code(cuda.cudaGraphDestroy(launchable)) == NO_HANDLE
+    begin(gpu)
+    assert gpu.code(cuda.cudaGraphInstantiate(graph, 0)) == FORBIDDEN
+    assert gpu.code(cuda.cudaStreamEndCapture(gpu.stream)) == SPOILT
     gpu.ok(cuda.cudaGraphDestroy(graph))
     assert gpu.code(cuda.cudaGraphInstantiate(graph, 0)) == NO_HANDLE
     assert gpu.code(cuda.cudaGraphDestroy(graph)) == NO_HANDLE
