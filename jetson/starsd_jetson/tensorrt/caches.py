@@ -17,21 +17,20 @@ from starsd_edge.errors import EngineError
 from starsd_jetson.tensorrt.buffers import aligned
 from starsd_jetson.tensorrt.device import Device
 
-KV_BYTES = 2  # float16
-
 
 @dataclass(frozen=True)
 class KvShape:
-    """Layers, heads of K and V, and their width."""
+    """Layers, heads of K and V, their width, and bytes of a number (float16 has 2)."""
 
     layers: int
     kv_heads: int
     head_dim: int
+    itemsize: int = 2
 
     @property
     def row_bytes(self) -> int:
         """Of one token's K (or V) of one layer."""
-        return self.kv_heads * self.head_dim * KV_BYTES
+        return self.kv_heads * self.head_dim * self.itemsize
 
     def names(self, kind: str) -> list[str]:
         """Of the tensors of a kind, like "past", in the order in which they lie."""
@@ -109,7 +108,7 @@ class InplaceCaches:
         """
         self.capacity = rows - max_tree
         self._device, self._shape = device, shape
-        self._head = rows * shape.head_dim * KV_BYTES
+        self._head = rows * shape.head_dim * shape.itemsize
         layer = shape.kv_heads * self._head
         self._pitch = aligned(layer)
         self._memory = device.allocate(2 * shape.layers * self._pitch, f"the KV cache of {rows} rows")
@@ -138,7 +137,7 @@ class InplaceCaches:
         """
         if any(later <= earlier for earlier, later in pairwise(rows)):
             raise EngineError(f"rows are kept in ascending order, not {list(rows)}")
-        size = self._shape.head_dim * KV_BYTES
+        size = self._shape.head_dim * self._shape.itemsize
         for place, first, count in _moves(rows):
             target, source = (length + place) * size, (length + first) * size
             for base in self._bases:

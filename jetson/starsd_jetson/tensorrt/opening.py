@@ -73,7 +73,7 @@ def open_tensorrt(
     except EngineError as error:
         raise EngineError(f"--device {device}: {error}") from None
     trt, host = _library(bundle, device, gpu, here)
-    cuda = _cuda(device, here)
+    cuda = import_cuda(device, "jetson" if device == "jetson" else "tensorrt", here.load)
     directory, engine = fitting_engine(bundle, host)
     require_agreement(directory, engine, bundle.manifest)
     plan = require_plan(directory, engine)
@@ -124,13 +124,22 @@ def _library(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tup
     return module, EngineHost(name, version, gpu.compute_capability, platform_name())
 
 
-def _cuda(device: str, here: Machine) -> Any:
+def import_cuda(device: str, extra: str, load: Callable[[str], Any] = importlib.import_module) -> Any:
+    """The module of CUDA calls.
+
+    Args:
+        device: what needs it, "cuda" or "jetson".
+        extra: of this distribution, that brings it.
+        load: imports a module by its name.
+
+    Raises:
+        UsageError: it is not installed, or broken.
+    """
     try:
-        return here.load(CUDA_MODULE)
+        return load(CUDA_MODULE)
     except (ImportError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
-        extra = "jetson" if device == "jetson" else "tensorrt"
         raise UsageError(
             f"--device {device} needs the Python package cuda-python, which {why}: pip install 'starsd-edge[{extra}]'"
         ) from None
