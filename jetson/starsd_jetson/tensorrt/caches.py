@@ -77,12 +77,9 @@ class AppendCaches:
         )
         self._past = self._memory.address
         self._new = self._past + self._count * self._past_pitch
-
-    @property
-    def addresses(self) -> dict[str, int]:
-        """See `Caches.addresses`."""
-        past = {name: self._past + i * self._past_pitch for i, name in enumerate(self._shape.names("past"))}
-        return past | {name: self._new + i * self._new_pitch for i, name in enumerate(self._shape.names("new"))}
+        past = {name: self._past + i * self._past_pitch for i, name in enumerate(shape.names("past"))}
+        new = {name: self._new + i * self._new_pitch for i, name in enumerate(shape.names("new"))}
+        self.addresses = past | new
 
     def clear(self) -> None:
         """See `Caches.clear`."""
@@ -110,20 +107,15 @@ class InplaceCaches:
         self._device, self._shape = device, shape
         self._head = rows * shape.head_dim * shape.itemsize
         layer = shape.kv_heads * self._head
-        self._pitch = aligned(layer)
-        self._memory = device.allocate(2 * shape.layers * self._pitch, f"the KV cache of {rows} rows")
+        pitch = aligned(layer)
+        self._memory = device.allocate(2 * shape.layers * pitch, f"the KV cache of {rows} rows")
         # Heads stand as far from each other across layers as within one where no layer ends in padding.
-        is_even = self._pitch == layer
+        is_even = pitch == layer
         self._heads = shape.kv_heads * (2 * shape.layers if is_even else 1)
-        self._bases = self._places()[:: 2 * shape.layers if is_even else 1]
-
-    @property
-    def addresses(self) -> dict[str, int]:
-        """See `Caches.addresses`."""
-        past, present = (
-            dict(zip(self._shape.names(kind), self._places(), strict=True)) for kind in ("past", "present")
-        )
-        return past | present
+        places = [self._memory.address + i * pitch for i in range(2 * shape.layers)]
+        self._bases = places[:1] if is_even else places
+        past, present = (dict(zip(shape.names(kind), places, strict=True)) for kind in ("past", "present"))
+        self.addresses = past | present
 
     def clear(self) -> None:
         """See `Caches.clear`."""
@@ -142,9 +134,6 @@ class InplaceCaches:
             target, source = (length + place) * size, (length + first) * size
             for base in self._bases:
                 self._device.copy_rows(base + target, self._head, base + source, self._head, count * size, self._heads)
-
-    def _places(self) -> list[int]:
-        return [self._memory.address + i * self._pitch for i in range(2 * self._shape.layers)]
 
 
 def runs(rows: ListLike[int]) -> Iterator[tuple[int, int, int]]:
