@@ -422,6 +422,18 @@ def test_a_runtime_wants_a_logger_that_was_made_as_one() -> None:
         trt.Runtime(None)
 
 
+def test_tensorrt_rtx_is_asked_whether_a_pass_can_be_recorded() -> None:
+    assert not hasattr(Rig().context, "is_stream_capturable")
+    rig = Rig(changed(TWICE, library="tensorrt_rtx"), version="1.4.0.76")
+    assert hasattr(rig.engine, "get_aliased_input_tensor")
+    rig.bind(x=rig.put(FOUR), y=rig.memory(8))
+    for length in (4, 3):
+        assert rig.shape("x", length)
+        assert not rig.context.is_stream_capturable(int(rig.stream))
+        assert rig.execute()
+        assert rig.context.is_stream_capturable(int(rig.stream))
+
+
 def ready_to_capture(rig: Rig) -> None:
     mode = rig.cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
     rig.wait()

@@ -50,7 +50,9 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         from tests.support.tiny_tensorrt import OnFake
 
         bundle = request.getfixturevalue("tiny_tensorrt")[TENSORRT[name]]
-        return OnFake(bundle, tmp_path_factory.mktemp("engine") / "fake").engine
+        on_fake = OnFake(bundle, tmp_path_factory.mktemp("engine") / "fake")
+        request.addfinalizer(on_fake.require_no_refusal)  # of what an engine may have passed over
+        return on_fake.engine
     bundles = request.getfixturevalue("tiny_bundles")
     if name == TORCH:
         return _torch_engine(open_engine(bundles["fp32"]))
