@@ -184,12 +184,13 @@ class Weighing(FakeCudart):
         return super().cudaMemcpyAsync(dst, src, count, kind, stream)
 
 
+@pytest.mark.parametrize("shares_memory", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_logits_cross_only_where_a_choice_needs_them(
-    tiny_tensorrt: dict[str, Bundle], tmp_path: Path, strategy: str
+    tiny_tensorrt: dict[str, Bundle], tmp_path: Path, strategy: str, shares_memory: bool
 ) -> None:
     bundle = tiny_tensorrt[strategy]
-    opened = OnFake(bundle, tmp_path / "engine", Board(shares_memory=False), Weighing)
+    opened = OnFake(bundle, tmp_path / "engine", Board(shares_memory=shares_memory), Weighing)
     row = opened.engine.spec.vocab_size * np.dtype(np.float32).itemsize
     answer(opened.engine, bundle, PROMPT)
     compared = 2 if strategy == "inplace" else 0  # of the pass that is recorded, and of its recording

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -19,6 +20,8 @@ from starsd_edge.bundles.integrity import sha256_file
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import cuda_driver
 from starsd_edge.runtime.cuda_driver import CudaDevice
+from starsd_edge.runtime.engine import causal_mask
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
 from starsd_jetson.engines import open_engine
 from starsd_jetson.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
 from tests.support.fake_cudart import FakeCudart
@@ -249,4 +252,23 @@ def test_a_desktop_gpu_takes_the_engine_that_there_is(bundle: Bundle, installed:
     build(bundle, library=installed, version=built)
     board = Board({installed: built})
     assert open_tensorrt(bundle, "cuda", machine=board.machine()).spec.max_tree == 64
+    assert board.device.faults.notes == []
+
+
+@pytest.mark.parametrize("is_integrated", [True, False])
+def test_an_engine_of_a_graph_that_gives_logits_alone_gives_them(bundle: Bundle, is_integrated: bool) -> None:
+    directory = build(bundle)
+    file = directory / PLAN_NAME
+    plan = decode_plan(file.read_bytes())
+    file.write_bytes(encode_plan(replace(plan, tensors=[t for t in plan.tensors if t.name not in TOP_OUTPUTS])))
+    old = msgspec.json.decode((directory / ENGINE_NAME).read_bytes(), type=EngineManifest)
+    tensors = [tensor for tensor in old.tensors if tensor.name not in TOP_OUTPUTS]
+    change(directory, tensors=tensors, plan_bytes=file.stat().st_size, plan_sha256=sha256_file(file))
+    board = Board(device=FakeDevice(DeviceTraits(is_integrated=is_integrated)))
+    steps = []
+    for engine in (open_tensorrt(bundle, "jetson", machine=board.machine()), open_engine(bundle, threads=1)):
+        steps.append(engine.forward(engine.open(8), np.array([5, 9, 17]), np.arange(3), causal_mask(3)))
+    assert steps[0].top is None
+    assert steps[0].rows == 3
+    assert np.array_equal(steps[0].logits, steps[1].logits)
     assert board.device.faults.notes == []
