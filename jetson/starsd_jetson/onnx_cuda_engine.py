@@ -53,7 +53,7 @@ def open_onnx_cuda(
         EngineError: no driver or GPU, or ONNX Runtime does not run the graph there.
     """
     session = open_cuda_session(bundle.path / bundle.manifest.graph.file)
-    return OnnxCudaEngine(session, import_cuda("cuda", "cuda", load), bundle.manifest, allow_inexact)
+    return OnnxCudaEngine(session, import_cuda("--device cuda", "cuda", load), bundle.manifest, allow_inexact)
 
 
 @dataclass(eq=False)

@@ -217,6 +217,20 @@ def test_the_two_highest_logits_come_by_themselves(opened: OnFake) -> None:
     assert np.array_equal(np.take_along_axis(step.logits, step.top.ids, axis=1), step.top.logits)
 
 
+def test_new_kv_can_be_read_back(place: tuple[Bundle, OnFake]) -> None:
+    bundle, opened = place
+    kept = []
+    for engine in (opened.engine, open_engine(bundle, threads=1)):
+        seq: Any = engine.open(64)
+        forward(engine, seq, IDS[:5])
+        engine.commit(seq, range(5))
+        forward(engine, seq, IDS[5:])
+        kept.append([*seq.new_keys, *seq.new_values])
+    assert len(kept[0]) == 4
+    for found, expected in zip(*kept, strict=True):
+        assert np.array_equal(found, expected)
+
+
 def test_repeated_shapes_of_inplace_become_one_launch_with_the_same_numbers(opened: OnFake) -> None:
     engine = opened.engine
     seq = engine.open(64)

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from starsd_edge.errors import EngineError
 from starsd_jetson.tensorrt.buffers import aligned
 from starsd_jetson.tensorrt.device import Device
+
+Half = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class Caches(Protocol):
     def commit(self, length: int, rows: ListLike[int]) -> None:
         """Append these rows of the last pass to `length` committed ones, in the order of the stream."""
 
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """What the last pass gave on `length` committed rows, for whoever checks it: float16 [count, H_kv, D] by layer.
+
+        Args:
+            which: "k" or "v".
+        """
+
 
 class AppendCaches:
     """Committed rows per layer [capacity, H_kv, D], bound at their base; new rows [T, H_kv, D] apart from them.
@@ -91,6 +103,12 @@ class AppendCaches:
         for place, first, count in runs(rows):
             target, source = self._past + (length + place) * size, self._new + first * size
             self._device.copy_rows(target, self._past_pitch, source, self._new_pitch, count * size, self._count)
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """See `Caches.new_rows`."""
+        places = [self.addresses[f"new_{which}_{layer}"] for layer in range(self._shape.layers)]
+        found = _read(self._device, places, count * self._shape.row_bytes)
+        return list(found.reshape(-1, count, self._shape.kv_heads, self._shape.head_dim))
 
 
 class InplaceCaches:
@@ -134,6 +152,24 @@ class InplaceCaches:
             target, source = (length + place) * size, (length + first) * size
             for base in self._bases:
                 self._device.copy_rows(base + target, self._head, base + source, self._head, count * size, self._heads)
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """See `Caches.new_rows`."""
+        shape, row = self._shape, self._shape.head_dim * self._shape.itemsize
+        bases = [self.addresses[f"past_{which}_{layer}"] + length * row for layer in range(shape.layers)]
+        places = [base + head * self._head for base in bases for head in range(shape.kv_heads)]
+        found = _read(self._device, places, count * row).reshape(-1, shape.kv_heads, count, shape.head_dim)
+        return list(found.swapaxes(1, 2))
+
+
+def _read(device: Device, places: ListLike[int], size: int) -> Half:
+    """So many bytes from each place, one behind the other, when the stream has come so far."""
+    host = device.allocate_host(len(places) * size, "a look at the KV", seen=False)
+    for index, place in enumerate(places):
+        device.download(host.pointer + index * size, place, size)
+    device.synchronize()
+    found: Half = host.bytes.view(np.float16).copy()
+    return found
 
 
 def runs(rows: ListLike[int]) -> Iterator[tuple[int, int, int]]:
