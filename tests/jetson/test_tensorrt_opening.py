@@ -27,7 +27,8 @@ from starsd_jetson.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_plan import decode_plan, encode_plan
-from tests.support.fake_tensorrt import fake_tensorrt
+from tests.support.fake_tensorrt import ICudaEngine, fake_tensorrt
+from tests.support.fake_trt_types import TensorLocation
 
 if TYPE_CHECKING:
     from tests.support.fake_engine import FakeBuild, write_fake_engine
@@ -234,6 +235,15 @@ def test_a_plan_that_is_not_what_its_manifest_says_is_refused(bundle: Bundle, fi
     file.write_bytes(encode_plan(replace(plan, **fields(plan))))
     change(directory, plan_bytes=file.stat().st_size, plan_sha256=sha256_file(file))
     assert says in refusal(bundle)
+
+
+def test_a_tensor_that_has_to_lie_on_the_host_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def location(engine: ICudaEngine, name: str) -> TensorLocation:
+        return TensorLocation.HOST if name == "logits_idx" else TensorLocation.DEVICE
+
+    monkeypatch.setattr(ICudaEngine, "get_tensor_location", location)
+    build(bundle)
+    assert "wants logits_idx in the host's memory" in refusal(bundle)
 
 
 def test_what_the_library_says_of_a_plan_is_passed_on(bundle: Bundle) -> None:
