@@ -82,6 +82,10 @@ def test_a_stream_that_shares_the_default_streams_order_is_told_from_one_that_do
     assert gpu.code(gpu.cuda.cudaStreamCreateWithFlags(2)) == "cudaErrorInvalidValue"
 
 
+def test_an_event_with_flags_that_there_are_not_is_refused(gpu: Cuda) -> None:
+    assert gpu.code(gpu.cuda.cudaEventCreateWithFlags(8)) == "cudaErrorInvalidValue"
+
+
 def test_handles_are_worth_nothing_once_they_are_given_back(gpu: Cuda) -> None:
     cuda, stream, event = gpu.cuda, new_stream(gpu), new_event(gpu)
     gpu.ok(cuda.cudaEventDestroy(event))
@@ -179,6 +183,7 @@ FORBIDDEN_CALLS: dict[str, Callable[[Cuda], tuple[object, ...]]] = {
 def test_a_capture_forbids_allocating_and_waiting(gpu: Cuda, name: str) -> None:
     begin(gpu)
     assert gpu.code(FORBIDDEN_CALLS[name](gpu)) == FORBIDDEN
+    assert "being captured" in gpu.notes[-1]
     if name != "cudaStreamDestroy":
         assert gpu.ok(gpu.cuda.cudaStreamIsCapturing(gpu.stream)) == 2
         assert gpu.code(gpu.cuda.cudaStreamEndCapture(gpu.stream)) == SPOILT

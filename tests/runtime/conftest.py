@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from tests.support.traces import letter_source, letter_trace
 
 if TYPE_CHECKING:
     from tests.support.tiny_eagle3 import TinyEagle3
+    from tests.support.tiny_tensorrt import OnFake
 
 CONTEXT = 512
 FUSED, FUSED_INT8 = "fused features", "fused features, int8"
@@ -30,6 +32,15 @@ _WITH_TORCH = [
     pytest.param(name, marks=pytest.mark.export) for name in (TORCH, TORCH_FUSED, FUSED, FUSED_INT8, *TENSORRT)
 ]
 ENGINES = [*KINDS, *_WITH_TORCH, *_WITH_GPU, "prefix", "replay"]
+
+
+@pytest.fixture(scope="session")
+def on_fakes() -> Iterator[list[OnFake]]:
+    """Engines on devices that are none: of the right use that the suite makes of them, nothing may be refused."""
+    opened: list[OnFake] = []
+    yield opened
+    for on_fake in opened:
+        on_fake.require_no_refusal()
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -51,7 +62,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
         bundle = request.getfixturevalue("tiny_tensorrt")[TENSORRT[name]]
         on_fake = OnFake(bundle, tmp_path_factory.mktemp("engine") / "fake")
-        request.addfinalizer(on_fake.require_no_refusal)  # of what an engine may have passed over
+        request.getfixturevalue("on_fakes").append(on_fake)
         return on_fake.engine
     bundles = request.getfixturevalue("tiny_bundles")
     if name == TORCH:
