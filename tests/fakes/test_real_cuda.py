@@ -26,9 +26,8 @@ Call = tuple[str, tuple[Any, ...]]
 @pytest.fixture
 def cuda() -> ModuleType:
     """NVIDIA's own module, on a machine without a driver: with one, these calls would be done."""
-    module = pytest.importorskip(
-        "cuda.bindings.runtime", reason="not run: no cuda-bindings (pip install cuda-bindings)"
-    )
+    why = "not run: no cuda-bindings (pip install cuda-bindings)"
+    module: ModuleType = pytest.importorskip("cuda.bindings.runtime", reason=why)
     if module.cudaGetDeviceCount()[0] != module.cudaError_t.cudaErrorInsufficientDriver:
         pytest.skip("not run: there is a driver, and these calls would be done")
     return module
