@@ -26,6 +26,7 @@ from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
+from starsd_jetson.tensorrt.agreement import require_agreement
 from tests.support.public_heads import write_head
 from tests.support.tiny_eagle3 import GUESSES, LAYERS, WIDTH, config, random_tensors
 from tests.support.tiny_families import VARIANTS, write_family
@@ -183,6 +184,7 @@ def test_an_engine_is_built_without_a_gpu_and_fits_its_bundle(
     assert phases
     here = EngineHost("tensorrt_rtx", engine.version, sm, platform_name())
     require_fit(built.path, engine, here, bundle.manifest)
+    require_agreement(built.path, engine, bundle.manifest)
     assert require_plan(built.path, engine).stat().st_size > 100_000
     assert engine.limits == EngineLimits(max_context=128, max_tree=64, max_chunk=256)
     layers = bundle.manifest.model.n_layers

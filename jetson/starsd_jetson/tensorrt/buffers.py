@@ -26,16 +26,17 @@ class SharedBlock:
     Args:
         sizes: bytes of every place, in the order in which they shall lie.
         purpose: for the error where there is no memory.
+        apart: two pieces also where one would do: for what the GPU itself reads again, and the host seldom.
     """
 
-    def __init__(self, device: Device, sizes: Mapping[str, int], purpose: str) -> None:
+    def __init__(self, device: Device, sizes: Mapping[str, int], purpose: str, *, apart: bool = False) -> None:
         self._device = device
         self._starts: dict[str, int] = {}
         end = 0
         for name, size in sizes.items():
             self._starts[name] = end
             end += aligned(size)
-        self._host = device.allocate_host(end, purpose)
+        self._host = device.allocate_host(end, purpose, seen=device.has_unified_memory and not apart)
         self._own = None if self._host.address is not None else device.allocate(end, purpose)
         self._base = self._host.address if self._own is None else self._own.address
         if self._own is not None:

@@ -28,7 +28,7 @@ from starsd_edge.runtime.engine import (
     require_rows,
 )
 from starsd_edge.runtime.onnx_engine import graph_spec
-from starsd_jetson.tensorrt.caches import AppendCaches, Caches, InplaceCaches, KvShape
+from starsd_jetson.tensorrt.caches import AppendCaches, Caches, Half, InplaceCaches, KvShape
 from starsd_jetson.tensorrt.captured import CapturedPasses
 from starsd_jetson.tensorrt.contexts import Context, Shape, make_workspace
 from starsd_jetson.tensorrt.device import Device
@@ -63,6 +63,16 @@ class TensorrtSequence:
     lent: _Lent
     length: int = 0
     pending: int = 0
+
+    @property
+    def new_keys(self) -> list[Half]:
+        """Rows of the last pass, per layer [T, H_kv, D], read from the GPU."""
+        return self.lent.caches.new_rows("k", self.length, self.pending)
+
+    @property
+    def new_values(self) -> list[Half]:
+        """Rows of the last pass, per layer [T, H_kv, D], read from the GPU."""
+        return self.lent.caches.new_rows("v", self.length, self.pending)
 
 
 class TensorrtEngine:
