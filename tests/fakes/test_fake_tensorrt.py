@@ -46,6 +46,7 @@ def test_the_engine_says_what_it_is() -> None:
     assert tuple(engine.get_tensor_shape("rows")) == (-1, WIDTH)
     shapes = engine.get_tensor_profile_shape("rows", 0)
     assert [tuple(shape) for shape in shapes] == [(1, WIDTH), (1, WIDTH), (ROWS, WIDTH)]
+    assert [tuple(shape) for shape in engine.get_tensor_profile_shape("past", 0)] == [(ROWS, WIDTH)] * 3
     assert engine.get_aliased_input_tensor("present") == "past"
     assert engine.get_aliased_input_tensor("total") is None
     assert engine.num_optimization_profiles == 1
@@ -418,7 +419,7 @@ def test_a_runtime_wants_a_logger_that_was_made_as_one() -> None:
 
     with pytest.raises(TypeError, match="must be called"):
         trt.Runtime(Forgetful())
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="incompatible"):
         trt.Runtime(None)
 
 
