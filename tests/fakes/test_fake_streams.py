@@ -77,7 +77,7 @@ def test_asking_again_and_again_comes_to_an_end(gpu: Cuda) -> None:
     assert gpu.cuda.cudaStreamQuery(gpu.stream)[0].name == "cudaSuccess"
 
 
-def test_a_stream_that_shares_the_default_streams_order_is_told_from_one_that_does_not(gpu: Cuda) -> None:
+def test_a_stream_with_flags_that_there_are_not_is_refused(gpu: Cuda) -> None:
     gpu.ok(gpu.cuda.cudaStreamCreateWithFlags(gpu.cuda.cudaStreamDefault))
     assert gpu.code(gpu.cuda.cudaStreamCreateWithFlags(2)) == "cudaErrorInvalidValue"
 
