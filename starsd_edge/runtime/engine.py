@@ -89,6 +89,11 @@ class Step:
             self._logits = self._logits()
         return self._logits
 
+    @property
+    def rows(self) -> int:
+        """Rows R of the logits."""
+        return len(self.logits) if self.top is None else len(self.top.ids)
+
     def fetch(self) -> None:
         """Fetch the logits, from where the next pass will overwrite them."""
         self._logits = self.logits

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU_PROVIDER = "CPUExecutionProvider"
+TOP_OUTPUTS = ("top_ids", "top_logits")
+"""What graphs for TensorRT give beside `graph_outputs`: the two highest logits of every row, int64 and float32 [R, 2].
+"""
 
 
 @dataclass
@@ -194,10 +198,11 @@ def open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     # By itself ONNX Runtime multiplies weights in blocks with activations rounded to int8, which no graph asks for.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    providers = [provider] if provider == CPU_PROVIDER else [provider, CPU_PROVIDER]
     if provider != CPU_PROVIDER:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=list(dict.fromkeys((provider, CPU_PROVIDER))))
+        return onnxruntime.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions share no useful base
         raise EngineError(f"ONNX Runtime cannot load {model}: {run_reason(error)}; export the bundle again") from error
 
@@ -207,6 +212,7 @@ def run_reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
+@cache  # looking through all that is installed takes longer than opening a small graph
 def _refuse_two_distributions() -> None:
     # Both write the same package folder, and the CPU one wins silently.
     found = set(packages_distributions().get("onnxruntime", ()))

@@ -102,6 +102,7 @@ class TensorrtEngine:
         spec = graph_spec(bundle, limits.max_context, allow_inexact)
         self._spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk)
         self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim)
+        self._past = self._kv.names("past")
         self._capacity = bundle.graph.tensorrt.capacity if bundle.graph.tensorrt else 0
         self._is_inplace = engine.kv_strategy == "inplace"
         self._device = Device(cuda)
@@ -229,7 +230,7 @@ class TensorrtEngine:
         if self._is_inplace:
             return shapes
         past = (seq.length, self._kv.kv_heads, self._kv.head_dim)
-        return shapes | dict.fromkeys(self._kv.names("past"), past)
+        return shapes | dict.fromkeys(self._past, past)
 
 
 def _own(seq: Sequence) -> TensorrtSequence:

@@ -74,7 +74,7 @@ def open_tensorrt(
     except EngineError as error:
         raise EngineError(f"--device {device}: {error}") from None
     trt, host = _library(bundle, device, gpu, here)
-    cuda = _cuda(f"--device {device}", "jetson" if device == "jetson" else "tensorrt", here)
+    cuda = import_cuda(f"--device {device}", "jetson" if device == "jetson" else "tensorrt", here.load)
     directory, engine = fitting_engine(bundle, host)
     require_agreement(directory, engine, bundle.manifest)
     plan = require_plan(directory, engine)
@@ -91,7 +91,7 @@ def host_of(engine: EngineManifest, machine: Machine | None = None) -> EngineHos
     here = machine or Machine()
     gpu = here.devices()[0]
     _, version = import_library(engine.library, "this engine", "Runtime", here.load)
-    _cuda("this engine", _extra(engine), here)
+    import_cuda("this engine", _extra(engine), here.load)
     return EngineHost(engine.library, version, gpu.compute_capability, platform_name())
 
 
@@ -108,8 +108,8 @@ def open_at(
     """
     here = machine or Machine()
     trt, _ = import_library(engine.library, "this engine", "Runtime", here.load)
-    plan = require_plan(directory, engine)
-    return TensorrtEngine(trt, _cuda("this engine", _extra(engine), here), plan, engine, bundle, allow_inexact=True)
+    cuda = import_cuda("this engine", _extra(engine), here.load)
+    return TensorrtEngine(trt, cuda, require_plan(directory, engine), engine, bundle, allow_inexact=True)
 
 
 def fitting_engine(bundle: Bundle, host: EngineHost) -> tuple[Path, EngineManifest]:
@@ -156,9 +156,19 @@ def _library(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tup
     return module, EngineHost(name, version, gpu.compute_capability, platform_name())
 
 
-def _cuda(wish: str, extra: str, here: Machine) -> Any:
+def import_cuda(wish: str, extra: str, load: Callable[[str], Any] = importlib.import_module) -> Any:
+    """The module of CUDA calls.
+
+    Args:
+        wish: what needs it, for the error.
+        extra: of this distribution, that brings it.
+        load: imports a module by its name.
+
+    Raises:
+        UsageError: it is not installed, or broken.
+    """
     try:
-        return here.load(CUDA_MODULE)
+        return load(CUDA_MODULE)
     except (ImportError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
