@@ -14,12 +14,16 @@ from starsd_edge.parity.passes import Rows, Values
 Array = npt.NDArray[Any]
 
 
+TOP = "the two highest logits"
+"""Which some engines name by themselves."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """One tensor of one pass.
 
     Attributes:
-        tensor: "logits", "features", "keys" or "values".
+        tensor: "logits", "features", "keys", "values" or `TOP`.
         layer: of keys and values.
         relative: root mean square of the difference over that of what was expected; infinite where the shapes differ or
             a value is not finite.
@@ -48,6 +52,8 @@ def differences(found: Values, expected: Values, bound: float) -> list[Differenc
     result = list(_layers(found, expected, bound))
     if found.features is not None and expected.features is not None:
         result.append(_difference("features", None, found.features, expected.features))
+    if not found.is_top_right:
+        result.append(Difference(TOP, None, np.inf))
     return [*result, _difference("logits", None, found.logits, expected.logits)]
 
 
@@ -109,6 +115,8 @@ def describe(found: Sequence[Difference], bound: float) -> str:
         return f"{first.name} have the shape {list(first.shapes[0])} and not {list(first.shapes[1])}"
     if first.of_layer is not None:
         return f"{first.name} are those of layer {first.of_layer}: the layers are not in their order"
+    if first.tensor == TOP:
+        return f"{TOP} that it names are not those of its logits"
     others = f"; so do {len(beyond) - 1} of {len(found) - 1} other tensors" if len(beyond) > 1 else ""
     if not np.isfinite(first.relative):
         return f"{first.name} are not all numbers{others.replace('so do', 'so are')}"

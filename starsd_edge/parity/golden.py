@@ -98,7 +98,7 @@ def sampled(values: Values) -> Values:
         None if layers is None else [_sample(layer, _PLACES["layer"]) for layer in layers]
         for layers in (values.keys, values.values)
     )
-    return Values(_sample(values.logits, _PLACES["logits"]), features, keys, rows)
+    return Values(_sample(values.logits, _PLACES["logits"]), features, keys, rows, values.is_top_right)
 
 
 def write_golden(

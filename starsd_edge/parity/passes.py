@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import Engine, EngineSpec, Step, causal_mask
+from starsd_edge.runtime.engine import Engine, EngineSpec, Step, TopTwo, causal_mask
 from starsd_edge.runtime.engine import Sequence as KvSequence
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
@@ -44,12 +44,14 @@ class Values:
         logits: [R, V].
         features: [T, F]; None where there are none to compare.
         keys, values: per layer [T, H_kv, D]; None where an engine does not show them.
+        is_top_right: whether the two highest logits that an engine names by itself are those of its logits.
     """
 
     logits: npt.NDArray[Any]
     features: npt.NDArray[Any] | None
     keys: Rows | None
     values: Rows | None
+    is_top_right: bool = True
 
 
 @dataclass(frozen=True)
@@ -210,10 +212,20 @@ def _path(tree: DraftTree, node: int) -> list[int]:
 def _seen(step: Step, seq: KvSequence) -> Values:
     # Copies: some engines give views of memory that the next pass writes into.
     logits, features = np.array(step.logits), np.array(step.features) if step.features.size else None
+    is_top_right = step.top is None or _is_top(step.top, logits)
     if not isinstance(seq, ShowsRows):
-        return Values(logits, features, None, None)
+        return Values(logits, features, None, None, is_top_right)
     keys, values = ([np.array(rows) for rows in kind] for kind in (seq.new_keys, seq.new_values))
-    return Values(logits, features, keys, values)
+    return Values(logits, features, keys, values, is_top_right)
+
+
+def _is_top(top: TopTwo, logits: npt.NDArray[Any]) -> bool:
+    """Among equal logits any may be named."""
+    if top.ids.min() < 0 or top.ids.max() >= logits.shape[1] or (top.ids[:, 0] == top.ids[:, 1]).any():
+        return False
+    highest = np.partition(logits, (-2, -1), axis=1)[:, :-3:-1]
+    named = np.take_along_axis(logits, top.ids, axis=1)
+    return np.array_equal(named, highest) and np.array_equal(named, top.logits)
 
 
 def _first_inexact_row(engine: Engine, ids: Sequence[int], past: int) -> int | None:

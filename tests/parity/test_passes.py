@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.errors import EngineError
+from starsd_edge.parity.compare import describe, differences
 from starsd_edge.parity.passes import (
     IDS,
     LONG,
@@ -17,7 +18,7 @@ from starsd_edge.parity.passes import (
     why_too_small,
 )
 from starsd_edge.parity.text import greedy_text, wrong_tokens
-from starsd_edge.runtime.engine import causal_mask
+from starsd_edge.runtime.engine import Step, TopTwo, causal_mask
 from tests.support.prefix_engine import PrefixEngine
 
 VOCAB = 200
@@ -76,6 +77,31 @@ def test_a_short_context_leaves_the_long_chunk_out_and_a_shorter_one_is_refused(
     assert "it takes 32 tokens" in why_too_small(short.spec)
     with pytest.raises(EngineError, match="the comparison needs 33, 24 and 24"):
         list(run_passes(short, ids))
+
+
+def test_the_two_highest_logits_that_an_engine_names_are_looked_at() -> None:
+    class Naming(PrefixEngine):
+        """Names them by itself, of the row `wrong` the second one twice."""
+
+        wrong = -1
+
+        def forward(self, seq, tokens, positions, tree_mask, logits_rows=None):  # type: ignore[no-untyped-def]
+            step = super().forward(seq, tokens, positions, tree_mask, logits_rows)
+            ids = np.argsort(-step.logits, axis=1)[:, :2]
+            if len(ids) == 8 and self.wrong >= 0:
+                ids[self.wrong, 0] = ids[self.wrong, 1]
+            return Step(step.logits, step.features, TopTwo(ids, np.take_along_axis(step.logits, ids, axis=1)))
+
+    ids = random_ids(VOCAB)
+    naming = Naming(vocab_size=VOCAB, max_context=256, max_tree=32, max_chunk=128)
+    good = list(run_passes(naming, ids))
+    assert all(each.values.is_top_right for each in good)
+    naming.wrong = 3
+    bad = list(run_passes(naming, ids))
+    assert [each.case for each in bad if not each.values.is_top_right] == ["chain", "tree"]
+    tree = CASES.index("tree")
+    said = describe(differences(bad[tree].values, good[tree].values, 0.1), 0.1)
+    assert said == "the two highest logits that it names are not those of its logits"
 
 
 def test_bits_of_chains_and_steps_are_compared() -> None:
