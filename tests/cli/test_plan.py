@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.cli.kept_curves import place_of
-from starsd_edge.doctor.curve_store import StoredCurve
+from starsd_edge.cli.kept_curves import curve_key, keep_curves
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
 
@@ -91,11 +90,11 @@ def test_a_bundle_brings_its_measured_times_and_sizes(cli: CommandLine, cache: P
     (cache / "bundles").mkdir(parents=True)
     bundle = write_bundle(cache / "bundles" / "letters")
     assumed = planned(cli, "letters", "--threads", 1)
-    assert "doctor --network" in assumed["sources"]["verify"]
-    store, key = place_of(load_bundle(bundle).manifest, 1)
-    store.save(key, StoredCurve("2026-11-29 20:11", 128, 7, {"1": 0.050, "2": 0.051, "16": 0.060}))
+    assert "bench verify" in assumed["sources"]["verify"]
+    times = {1: [0.050], 2: [0.051], 16: [0.060]}
+    kept = keep_curves(curve_key(load_bundle(bundle).manifest, 1), {128: times})
     found = planned(cli, "letters", "--threads", 1, "--own-ms", 0, "--memory-gib", 1)
-    assert found["sources"]["verify"].startswith("measured at 2026-11-29 20:11 UTC: 50 ms at 1, 51 ms at 2")
+    assert found["sources"]["verify"].startswith(f"measured at {kept.stored.measured_at} UTC: 50 ms at 1, 51 ms at 2")
     assert found["memory"]["targets_with_hub"] == 2, "0.35 GiB for each process, next to nothing for the letters"
 
 
