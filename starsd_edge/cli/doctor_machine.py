@@ -13,6 +13,8 @@ from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find
 from starsd_edge.cli.doctor import DoctorOptions
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.token_file import read_token
+from starsd_edge.device.facts import read_device
+from starsd_edge.device.host import Host
 from starsd_edge.doctor.bundle import (
     bundle_bytes,
     check_extra_files,
@@ -22,6 +24,7 @@ from starsd_edge.doctor.bundle import (
     run_inference,
 )
 from starsd_edge.doctor.cache_files import check_cache, read_cache
+from starsd_edge.doctor.device import check_device
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.gather import available_memory, gather_machine, gather_software
 from starsd_edge.doctor.hub import check_welcome
@@ -61,9 +64,12 @@ def _check_machine(options: DoctorOptions, progress: Progress) -> Iterator[Findi
     from starsd_server.settings import DoorSettings
 
     progress("the machine")
-    software = gather_software()
+    host = Host()
+    device = read_device(host)
+    software = gather_software(device, host)
     yield from check_software(software)
     yield from check_gpu_engines(software, LATER_DEVICES)
+    yield from check_device(device)
     yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
     yield _check_port(options.port)
     try:

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from starsd_edge.bench.machine import describe_machine, usable_cores
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.doctor import sysfs
+from starsd_edge.device.facts import power_mode_name
+from starsd_edge.device.host import Host
 from starsd_edge.doctor.cache_files import MEASURED
 from starsd_edge.doctor.curve_store import (
     CurveKey,
@@ -39,9 +40,7 @@ def curve_key(manifest: Manifest, threads: int | None = None, device: str = _CPU
     """
     machine = describe_machine(["onnxruntime", "tensorrt"])
     lasting = {name: machine[name] for name in _LASTING} | _accelerator(device)
-    mode = sysfs.power_mode()
-    power = "" if mode is None else mode.name or str(mode.number)
-    return CurveKey(files_digest(manifest), device, lasting, power, threads or usable_cores())
+    return CurveKey(files_digest(manifest), device, lasting, power_mode_name(Host()), threads or usable_cores())
 
 
 def kept_curves(manifest: Manifest, threads: int | None = None, device: str = _CPU) -> KeptCurves | None:
