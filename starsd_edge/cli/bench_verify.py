@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
-from starsd_edge.cli.kept_curves import curve_key, keep_curves, stored_curves
+from starsd_edge.cli.kept_curves import Passes, curve_key, curve_store, stored_curves
 from starsd_edge.doctor.curve_store import StoredCurves
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.loading import check_device
@@ -24,9 +24,6 @@ from starsd_edge.speculation.tree import DraftShape
 
 if TYPE_CHECKING:
     from starsd_jetson.target import Target
-
-Passes = Mapping[int, Mapping[int, Sequence[float]]]
-"""Seconds of each pass, by committed tokens and rows."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +74,13 @@ class VerifyBench:
         bundle = load_bundle(find_bundle(options.bundle))
         self._progress(f"loading {bundle.path.name}")
         threads = options.threads or usable_cores()
-        key = curve_key(bundle.manifest, threads, options.device)
         target = Target.open(bundle, options.device, threads, allow_inexact=True)
+        key = curve_key(bundle.manifest, threads, options.device, target.engine.spec.digest)
         machine = describe_machine(("onnxruntime", "tensorrt", "numpy"))
         passes = self._measure(target)
-        stored = keep_curves(key, passes).stored if options.keep else stored_curves(key, passes)
+        stored = stored_curves(key, bundle.manifest, passes)
+        if options.keep:
+            curve_store().save(key, stored)
         settings = {
             "bundle": options.bundle,
             "device": options.device,

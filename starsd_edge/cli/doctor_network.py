@@ -143,7 +143,8 @@ class _NetworkChecks:
 
     def _curves(self, text: Sequence[int]) -> KeptCurves:
         """Those kept for this bundle on this machine, else new ones."""
-        key = curve_key(self.target.bundle.manifest, self.threads, DEVICE)
+        manifest = self.target.bundle.manifest
+        key = curve_key(manifest, self.threads, DEVICE, self.target.engine.spec.digest)
         kept = None if self.options.remeasure else curve_store().load(key)
         if kept is not None:
             return kept
@@ -153,7 +154,7 @@ class _NetworkChecks:
         committed = min(COMMITTED, context - max(sizes))
         repeated = np.resize(np.asarray(text), committed + 1).tolist()
         times = measure_verify(self.target.engine, repeated, committed, VERIFY_PASSES, sizes)
-        return keep_curves(key, {committed: times})
+        return keep_curves(key, manifest, {committed: times})
 
     def _trial(self, prompts: Sequence[Sequence[int]]) -> Trial | None:
         from starsd_jetson.drafting import NoDrafts

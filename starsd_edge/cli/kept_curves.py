@@ -25,6 +25,8 @@ from starsd_edge.runtime.cuda_driver import cuda_devices
 _LASTING = ("cpu", "cores", "system", "versions")
 """Of a machine's description, what a curve depends on."""
 _CPU = "cpu"
+Passes = Mapping[int, Mapping[int, Sequence[float]]]
+"""Seconds of each pass, by committed tokens and rows."""
 
 
 def curve_store() -> CurveStore:
@@ -32,36 +34,41 @@ def curve_store() -> CurveStore:
     return CurveStore(cache_dir() / MEASURED)
 
 
-def curve_key(manifest: Manifest, threads: int | None = None, device: str = _CPU) -> CurveKey:
+def curve_key(manifest: Manifest, threads: int | None = None, device: str = _CPU, digest: str = "") -> CurveKey:
     """Of this bundle on this machine, as it is set now.
 
     Args:
         threads: of the engine; None for one per core.
+        digest: see `EngineSpec`.
     """
     machine = describe_machine(["onnxruntime", "tensorrt"])
     lasting = {name: machine[name] for name in _LASTING} | _accelerator(device)
-    return CurveKey(files_digest(manifest), device, lasting, power_mode_name(Host()), threads or usable_cores())
+    engine = digest or files_digest(manifest)
+    return CurveKey(engine, device, lasting, power_mode_name(Host()), threads or usable_cores())
 
 
-def kept_curves(manifest: Manifest, threads: int | None = None, device: str = _CPU) -> KeptCurves | None:
-    """What was measured for it, if anything was."""
-    return curve_store().load(curve_key(manifest, threads, device))
+def kept_curves(
+    manifest: Manifest, threads: int | None = None, device: str = _CPU, digest: str = ""
+) -> KeptCurves | None:
+    """What was measured for it, if anything was; arguments as of `curve_key`."""
+    return curve_store().load(curve_key(manifest, threads, device, digest))
 
 
-def keep_curves(key: CurveKey, passes: Mapping[int, Mapping[int, Sequence[float]]]) -> KeptCurves:
-    """Keep the seconds of passes, by committed tokens and rows.
+def keep_curves(key: CurveKey, manifest: Manifest, passes: Passes) -> KeptCurves:
+    """Keep the seconds of passes.
 
     Raises:
         OSError: they cannot be written.
     """
-    stored = stored_curves(key, passes)
+    stored = stored_curves(key, manifest, passes)
     curve_store().save(key, stored)
     return KeptCurves(stored.curves(), stored, is_new=True)
 
 
-def stored_curves(key: CurveKey, passes: Mapping[int, Mapping[int, Sequence[float]]]) -> StoredCurves:
+def stored_curves(key: CurveKey, manifest: Manifest, passes: Passes) -> StoredCurves:
     """The same, as it is kept."""
     return StoredCurves(
+        bundle=files_digest(manifest),
         measured_at=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M"),
         device=str(key.machine.get("gpu", key.machine["cpu"])),
         power_mode=key.power_mode,

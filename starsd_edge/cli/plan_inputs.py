@@ -11,8 +11,9 @@ from pathlib import Path
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli.draft_shapes import parse_shape
-from starsd_edge.cli.kept_curves import kept_curves
+from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.cli.plan import MemoryOptions, PlanOptions
+from starsd_edge.doctor.curve_store import KeptCurves, files_digest
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import pass_seconds
@@ -147,13 +148,19 @@ def _curve(options: PlanOptions, bundle: Bundle | None) -> _Curve:
     if options.target.verify_ms is not None:
         curve = parse_verify(options.target.verify_ms)
         return _Curve(curve, f"given: {_curve_text(curve)}")
-    kept = None if bundle is None else kept_curves(bundle.manifest, options.threads)
+    kept = None if bundle is None else _kept(bundle, options.threads)
     if kept is not None:
-        curve = kept.curves.at(USUAL_COMMITTED)
-        return _Curve(curve, f"measured at {kept.stored.measured_at} UTC: {_curve_text(curve)}")
+        curve, stored = kept.curves.at(USUAL_COMMITTED), kept.stored
+        on = f"{stored.device}, {stored.power_mode}" if stored.power_mode else stored.device
+        return _Curve(curve, f"measured at {stored.measured_at} UTC on {on}: {_curve_text(curve)}")
     curve = grown(ASSUMED_VERIFY_S)
     why = "assumed" if bundle is None else "assumed, `bench verify` measures it"
     return _Curve(curve, f"{why}: {_curve_text(curve)}")
+
+
+def _kept(bundle: Bundle, threads: int | None) -> KeptCurves | None:
+    """Times of this machine's cores, else the last of any device."""
+    return kept_curves(bundle.manifest, threads) or curve_store().newest(files_digest(bundle.manifest))
 
 
 def _curve_text(curve: VerifyCurve) -> str:

@@ -136,7 +136,7 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
         raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
     log.debug("loading %s", bundle.manifest.name)
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
-    kept = kept_curves(bundle.manifest, options.threads, options.device)
+    kept = kept_curves(bundle.manifest, options.threads, options.device, target.engine.spec.digest)
     measured = None if kept is None else kept.curves
     shape = _shape(options, target, measured)
     sampling.check_tokens(target.tokenizer.size)

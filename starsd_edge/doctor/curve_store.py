@@ -35,6 +35,8 @@ class StoredPasses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StoredCurves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of the store."""
 
+    bundle: str
+    """`files_digest` of what was run, or of what the engine was built from."""
     measured_at: str
     """UTC, like 2026-11-29 20:11."""
     device: str
@@ -113,11 +115,17 @@ class CurveStore:
 
     def load(self, key: CurveKey) -> KeptCurves | None:
         """The curves of this key; None where there are none, or none that can be read: they are measured anew."""
-        try:
-            stored = msgspec.json.decode(self._file(key).read_bytes(), type=StoredCurves)
-            return KeptCurves(stored.curves(), stored, is_new=False)
-        except (OSError, ValueError):
-            return None
+        return self._read(self._file(key))
+
+    def newest(self, bundle: str) -> KeptCurves | None:
+        """The last that were measured of a bundle, on whatever device; None where there are none.
+
+        Args:
+            bundle: its `files_digest`.
+        """
+        files = [self._read(file) for file in self._directory.glob("*.json")]
+        found = [kept for kept in files if kept is not None and kept.stored.bundle == bundle]
+        return max(found, key=lambda kept: kept.stored.measured_at, default=None)
 
     def save(self, key: CurveKey, stored: StoredCurves) -> None:
         """Keep them, in the place of older ones.
@@ -127,6 +135,13 @@ class CurveStore:
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         write_whole(self._file(key), msgspec.json.format(msgspec.json.encode(stored), indent=1))
+
+    def _read(self, file: Path) -> KeptCurves | None:
+        try:
+            stored = msgspec.json.decode(file.read_bytes(), type=StoredCurves)
+            return KeptCurves(stored.curves(), stored, is_new=False)
+        except (OSError, ValueError):
+            return None
 
     def _file(self, key: CurveKey) -> Path:
         return self._directory / f"{key.name}.json"

@@ -11,12 +11,14 @@ import numpy.typing as npt
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.cli import kept_curves as kept_curves_module
 from starsd_edge.cli.bench_verify import VerifyBench
 from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
-from starsd_edge.cli.kept_curves import curve_key, kept_curves
+from starsd_edge.cli.kept_curves import kept_curves
 from starsd_edge.runtime.engine import Sequence, Step
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
+from tests.support.boards import orin_nano, write_tree
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
@@ -90,7 +92,19 @@ def test_it_counts_for_these_threads_and_this_bundle_only(bundle: Path, monkeypa
     manifest = load_bundle(bundle).manifest
     assert kept_curves(manifest, 1) is not None
     assert kept_curves(manifest, 2) is None
-    assert curve_key(manifest, 1).name != curve_key(manifest, 1, "cuda").name
+    assert kept_curves(manifest, 1, "cuda") is None
+    assert kept_curves(manifest, 1, digest="of an engine") is None
+
+
+def test_another_power_mode_is_measured_anew(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = orin_nano(tmp_path / "board").host
+    monkeypatch.setattr(kept_curves_module, "Host", lambda: board)
+    outcome = measured(monkeypatch, ClockedEngine(0.001)).run()
+    assert (outcome.stored.power_mode, outcome.report.settings["power_mode"]) == ("25W", "25W")
+    manifest = load_bundle(bundle).manifest
+    assert kept_curves(manifest, 1) is not None
+    write_tree(board.root, {"var/lib/nvpmodel/status": "pmode:0002"})
+    assert kept_curves(manifest, 1) is None
 
 
 def test_people_get_a_table_and_scripts_a_file(

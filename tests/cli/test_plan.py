@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,21 @@ def test_a_bundle_brings_its_measured_times_and_sizes(cli: CommandLine, cache: P
     assumed = planned(cli, "letters", "--threads", 1)
     assert "bench verify" in assumed["sources"]["verify"]
     times = {1: [0.050], 2: [0.051], 16: [0.060]}
-    kept = keep_curves(curve_key(load_bundle(bundle).manifest, 1), {128: times})
+    manifest = load_bundle(bundle).manifest
+    kept = keep_curves(curve_key(manifest, 1), manifest, {128: times}).stored
     found = planned(cli, "letters", "--threads", 1, "--own-ms", 0, "--memory-gib", 1)
-    assert found["sources"]["verify"].startswith(f"measured at {kept.stored.measured_at} UTC: 50 ms at 1, 51 ms at 2")
+    where = f"measured at {kept.measured_at} UTC on {kept.device}"
+    assert found["sources"]["verify"].startswith(f"{where}: 50 ms at 1, 51 ms at 2")
     assert found["memory"]["targets_with_hub"] == 2, "0.35 GiB for each process, next to nothing for the letters"
+
+
+def test_times_of_another_device_are_better_than_none(cli: CommandLine, cache: Path) -> None:
+    (cache / "bundles").mkdir(parents=True)
+    manifest = load_bundle(write_bundle(cache / "bundles" / "letters")).manifest
+    key = replace(curve_key(manifest, 1), machine={"gpu": "Orin"}, device="jetson", power_mode="25W")
+    kept = keep_curves(key, manifest, {16: {1: [0.040], 8: [0.041]}}).stored
+    verify = planned(cli, "letters", "--threads", 1)["sources"]["verify"]
+    assert verify == f"measured at {kept.measured_at} UTC on Orin, 25W: 40 ms at 1, 41 ms at 8 rows"
 
 
 def test_it_plans_from_measured_times(cli: CommandLine, tmp_path: Path) -> None:

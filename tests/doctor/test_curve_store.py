@@ -12,7 +12,7 @@ from starsd_edge.doctor.curve_store import CurveKey, CurveStore, StoredCurves, f
 from tests.support.small_bundle import small_manifest
 
 PASSES = stored_passes(128, {1: [0.03, 0.02, 0.021], 5: [0.024, 0.1]})
-STORED = StoredCurves("2026-11-29 20:11", "a board", "15W", 3, [PASSES])
+STORED = StoredCurves("b" * 64, "2026-11-29 20:11", "a board", "15W", 3, [PASSES])
 KEY = CurveKey("e" * 64, "jetson", {"cpu": "x", "cores": 2}, "15W", 2)
 
 
@@ -38,9 +38,24 @@ def test_a_newer_one_takes_its_place(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [f"{KEY.name}.json"]
 
 
+def test_the_last_of_a_bundle_whatever_it_ran_on(tmp_path: Path) -> None:
+    store = CurveStore(tmp_path / "curves")
+    assert store.newest("b" * 64) is None
+    later = msgspec.structs.replace(STORED, measured_at="2026-11-30 01:00", device="another board")
+    other = msgspec.structs.replace(STORED, measured_at="2026-12-01 01:00", bundle="c" * 64)
+    for device, stored in (("cpu", STORED), ("cuda", later), ("jetson", other)):
+        store.save(replace(KEY, device=device), stored)
+    (tmp_path / "curves/broken.json").write_text("{")
+    kept = store.newest("b" * 64)
+    assert kept is not None
+    assert kept.stored == later
+
+
 def written(**changes: object) -> bytes:
     passes = {"committed": 1, "least": {"1": 0.1}, "median": {"1": 0.1}, "most": {"1": 0.1}, **changes}
-    return msgspec.json.encode({"measured_at": "x", "device": "", "power_mode": "", "passes": 1, "lengths": [passes]})
+    return msgspec.json.encode(
+        {"bundle": "", "measured_at": "x", "device": "", "power_mode": "", "passes": 1, "lengths": [passes]}
+    )
 
 
 def test_what_is_written_by_hand_is_read(tmp_path: Path) -> None:
@@ -53,7 +68,7 @@ def test_what_is_written_by_hand_is_read(tmp_path: Path) -> None:
     [
         b"",
         b"{}",
-        b'{"measured_at":"x","device":"","power_mode":"","passes":1,"lengths":[]}',
+        b'{"bundle":"","measured_at":"x","device":"","power_mode":"","passes":1,"lengths":[]}',
         written(least={"1": -1}),
         written(least={"2": 1}),
         written(least={"one": 1}),

@@ -169,7 +169,7 @@ def test_another_text_is_a_failure() -> None:
 
 def test_a_curve_says_from_when_it_is() -> None:
     curve = VerifyCurve({1: 0.02, 5: 0.024})
-    stored = StoredCurves("2026-11-29 20:11", "a board", "", 1, [stored_passes(128, {1: [0.02], 5: [0.024]})])
+    stored = StoredCurves("b" * 64, "2026-11-29 20:11", "a board", "", 1, [stored_passes(128, {1: [0.02], 5: [0.024]})])
     new = check_curve(curve, stored, is_new=True)
     assert new.finding == "20 ms for one token, times 1.20 at 5 tokens; measured now"
     old = check_curve(curve, stored, is_new=False)
