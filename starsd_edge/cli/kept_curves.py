@@ -70,7 +70,7 @@ def stored_curves(key: CurveKey, manifest: Manifest, passes: Passes) -> StoredCu
     return StoredCurves(
         bundle=files_digest(manifest),
         measured_at=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        device=str(key.machine.get("gpu", key.machine["cpu"])),
+        device=str(key.machine.get("gpu") or key.machine["cpu"]),
         power_mode=key.power_mode,
         passes=min(len(times) for seconds in passes.values() for times in seconds.values()),
         lengths=[stored_passes(committed, seconds) for committed, seconds in sorted(passes.items())],

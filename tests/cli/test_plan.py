@@ -104,7 +104,8 @@ def test_a_bundle_brings_its_measured_times_and_sizes(cli: CommandLine, cache: P
 def test_times_of_another_device_are_better_than_none(cli: CommandLine, cache: Path) -> None:
     (cache / "bundles").mkdir(parents=True)
     manifest = load_bundle(write_bundle(cache / "bundles" / "letters")).manifest
-    key = replace(curve_key(manifest, 1), machine={"gpu": "Orin"}, device="jetson", power_mode="25W")
+    here = curve_key(manifest, 1)
+    key = replace(here, machine={**here.machine, "gpu": "Orin"}, device="jetson", power_mode="25W")
     kept = keep_curves(key, manifest, {16: {1: [0.040], 8: [0.041]}}).stored
     verify = planned(cli, "letters", "--threads", 1)["sources"]["verify"]
     assert verify == f"measured at {kept.measured_at} UTC on Orin, 25W: 40 ms at 1, 41 ms at 8 rows"
