@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find_bundle
+from starsd_edge.bundles.engine_manifest import EngineHost
 from starsd_edge.cli.doctor import DoctorOptions
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.token_file import read_token
-from starsd_edge.device.facts import read_device
+from starsd_edge.device.facts import DeviceFacts, read_device
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.bundle import (
     bundle_bytes,
@@ -23,13 +25,14 @@ from starsd_edge.doctor.bundle import (
     check_memory,
     run_inference,
 )
-from starsd_edge.doctor.cache_files import check_cache, read_cache
+from starsd_edge.doctor.cache_files import ENGINES, check_cache, read_cache
 from starsd_edge.doctor.device import check_device
+from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engine_host, engines_of
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.gather import available_memory, gather_machine, gather_software
 from starsd_edge.doctor.hub import check_welcome
 from starsd_edge.doctor.machine import check_machine
-from starsd_edge.doctor.software import check_gpu_engines, check_software
+from starsd_edge.doctor.software import SoftwareFacts, check_gpu_engines, check_software
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 
@@ -56,20 +59,34 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     if options.hub:
         hub_address(options.hub, None)  # a wrong one is known before anything is looked at
     names = [*options.bundles] or bundle_names()
-    return Report([*_check_machine(options, progress), *_check_bundles(names, options, progress)])
-
-
-def _check_machine(options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
-    from starsd_edge.runtime.loading import LATER_DEVICES
-    from starsd_server.settings import DoorSettings
-
     progress("the machine")
     host = Host()
     device = read_device(host)
     software = gather_software(device, host)
-    yield from check_software(software)
-    yield from check_gpu_engines(software, LATER_DEVICES)
-    yield from check_device(device)
+    here = _Here(device, software, engine_host(device, software.tensorrt))
+    return Report([*_check_machine(options, here), *_check_bundles(names, options, here, progress)])
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What is known of this machine.
+
+    Attributes:
+        engine_host: what would run an engine of TensorRT; None where nothing would.
+    """
+
+    device: DeviceFacts
+    software: SoftwareFacts
+    engine_host: EngineHost | None
+
+
+def _check_machine(options: DoctorOptions, here: _Here) -> Iterator[Finding]:
+    from starsd_edge.runtime.loading import LATER_DEVICES
+    from starsd_server.settings import DoorSettings
+
+    yield from check_software(here.software)
+    yield from check_gpu_engines(here.software, LATER_DEVICES)
+    yield from check_device(here.device)
     yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
     yield _check_port(options.port)
     try:
@@ -100,21 +117,21 @@ def _check_token(path: Path) -> Finding:
     return Finding("token file", Level.OK, f"{path} holds a token and only its owner can read it")
 
 
-def _check_bundles(names: Sequence[str], options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
+def _check_bundles(names: Sequence[str], options: DoctorOptions, here: _Here, progress: Progress) -> Iterator[Finding]:
     if not names:
         remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
         yield Finding("bundle", Level.NOTE, f"none in {bundles_dir()}", remedy)
     asked = False
     for name in names:
         progress(f"the bundle {name}")
-        asked = (yield from _check_bundle(name, options)) or asked
+        asked = (yield from _check_bundle(name, options, here)) or asked
     if not options.hub:
         yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
     elif not asked:
         yield from _check_hub(options, None)
 
 
-def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None, bool]:
+def _check_bundle(name: str, options: DoctorOptions, here: _Here) -> Generator[Finding, None, bool]:
     """Returns whether the hub was asked about it. Its engine is gone before the next bundle's comes."""
     try:
         bundle = load_bundle(find_bundle(name))
@@ -123,6 +140,7 @@ def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None,
         return False
     yield check_files(bundle)
     yield from check_extra_files(bundle)
+    yield from _check_engines(bundle, here)
     available = available_memory()
     yield check_memory(bundle, available)
     if bundle_bytes(bundle) > available:
@@ -134,6 +152,31 @@ def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None,
         return False
     yield from _check_hub(options, target)
     return True
+
+
+def _check_engines(bundle: Bundle, here: _Here) -> Iterator[Finding]:
+    """Of a bundle that engines are built from, where a GPU could run one."""
+    from starsd_export.engines.memory import build_bytes, run_bytes
+    from starsd_export.engines.profiles import engine_limits
+
+    if not here.device.compute_capability:
+        return
+    if bundle.manifest.graph.tensorrt is None:
+        if here.device.board is not None:
+            text = f"{bundle.path.name}: a graph for the processor's cores, of which no engine can be built"
+            yield Finding(
+                "engine", Level.NOTE, text, "starsd-edge export MODEL --runtime tensorrt makes one for the GPU"
+            )
+        return
+    limits = engine_limits(bundle.manifest)
+    weights = (bundle.path / bundle.manifest.graph.weights_file).stat().st_size
+    needs = EngineNeeds(build_bytes(weights), run_bytes(bundle.manifest, limits, weights), limits.max_context)
+    yield from check_engine_memory(bundle.path.name, needs, here.device)
+    if here.engine_host is None:
+        yield Finding("engine", Level.NOT_RUN, f"{bundle.path.name}: there is no TensorRT to run one")
+    else:
+        engines = engines_of(bundle, (bundle.path / ENGINES, cache_dir() / ENGINES))
+        yield check_engine(bundle, engines, here.engine_host)
 
 
 def _run_engine(bundle: Bundle, threads: int | None) -> tuple[Target | None, Finding]:

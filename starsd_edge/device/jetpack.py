@@ -50,6 +50,11 @@ class JetsonSystem:
         found = (self.packages.get(name, "") for name in TENSORRT_PACKAGES)
         return next((_upstream(version) for version in found if version), "")
 
+    def full_version(self, version: str) -> str:
+        """All four parts of a version of TensorRT of which Python tells fewer, as JetPack 6's does ("10.3.0")."""
+        full = self.tensorrt
+        return full if full.startswith(f"{version}.") else version
+
     def __str__(self) -> str:
         names = (f"JetPack {self.jetpack}" if self.jetpack else "", f"L4T {self.l4t}" if self.l4t else "")
         return ", ".join(name for name in names if name) or "an unknown JetPack"

@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from starsd_edge.bundles.bundle import load_bundle, write_manifest
+from starsd_edge.bundles.engine_manifest import EngineHost, platform_name
+from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.cli import doctor_machine, doctor_network
+from starsd_edge.device.facts import read_device
+from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.doctor import gather
 from starsd_edge.errors import EngineError
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.settings import DoorSettings, HubSettings
+from tests.support.boards import Machine, agx_orin, desktop, orin_nano, thor
 from tests.support.command_line import CommandLine, Ended
 from tests.support.decoding import WORDS
 from tests.support.hub_client import running_hub
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine, UnhurriedEngine
 from tests.support.scripted_hub import Asked, Reply, ScriptedHub
+from tests.support.small_engine import small_engine, write_small_engine
 
 CONTEXT = 128
 BUNDLE_TOKENIZER = "0" * 64
@@ -68,6 +76,45 @@ def test_a_new_machine_is_told_what_to_do_next(doctor: Doctor) -> None:
     assert words.endswith("not run")
     assert all(line.startswith("doctor: ") for line in ended.err.splitlines())
     assert not doctor.cache.exists(), "looking leaves nothing behind"
+
+
+def on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the doctor look at that machine instead."""
+    monkeypatch.setattr(doctor_machine, "Host", lambda: machine.host)
+    monkeypatch.setattr(doctor_machine, "read_device", lambda host: read_device(host, machine.devices))
+
+
+@pytest.mark.parametrize("board", [orin_nano, agx_orin, thor, desktop])
+def test_other_machines_are_described_within_80_columns(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board: Callable[[Path], Machine]
+) -> None:
+    on(board(tmp_path / "machine"), monkeypatch)
+    doctor.add_bundle()
+    ended = doctor.run()
+    assert ended.code == 0, ended
+    assert max(map(len, ended.out.splitlines())) <= 80
+    found = doctor.checks()
+    assert {"clocks", "temperature", "gpu"} <= set(found)
+    assert ("board" in found, "jetpack" in found) == (board is not desktop,) * 2
+
+
+def test_a_bundle_for_engines_on_a_board(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(orin_nano(tmp_path / "machine"), monkeypatch)
+    monkeypatch.setattr(gather, "probe_module", lambda name, run: ProbedModule("10.3.0"))
+    doctor.add_bundle("for-cores")
+    assert "no engine can be built" in doctor.checks("for-cores")["engine"]["finding"]
+    path = doctor.add_bundle("for-engines")
+    manifest = load_bundle(path).manifest
+    graph = msgspec.structs.replace(manifest.graph, tensorrt=TensorrtGraph("fp16", 0))
+    write_manifest(path, msgspec.structs.replace(manifest, graph=graph))
+    found = doctor.checks("for-engines")
+    assert found["engine memory"]["level"] == "ok"
+    assert "to run with 128 tokens" in found["engine memory"]["finding"]
+    remedy = f"starsd-edge export {path} --engine tensorrt"
+    assert (found["engine"]["level"], found["engine"]["remedy"]) == ("note", remedy)
+    here = EngineHost("tensorrt", "10.3.0.30", "sm87", platform_name())
+    write_small_engine(doctor.cache / "engines/one", small_engine(load_bundle(path).manifest, here))
+    assert doctor.checks("for-engines")["engine"]["level"] == "ok", "Python tells three parts of the version"
 
 
 def test_every_bundle_of_the_cache_is_run(doctor: Doctor) -> None:
