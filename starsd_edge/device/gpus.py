@@ -26,8 +26,9 @@ _FIELDS = (
 )
 _MIB = 1 << 20
 _MHZ = 1_000_000
+POWER_LIMIT = "power limit"
 # Bits of the reasons (NVML): those that hold a GPU back against its will; idle and set clocks do not.
-_REASONS = {0x04: "power limit", 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power supply"}
+_REASONS = {0x04: POWER_LIMIT, 0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power supply"}
 _DEVICES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from starsd_edge.device.board import Board
 from starsd_edge.device.facts import DeviceFacts
-from starsd_edge.device.gpus import Gpu, Gpus
+from starsd_edge.device.gpus import POWER_LIMIT, Gpu, Gpus
 from starsd_edge.device.heat import Throttling, Zone
 from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.device.memory import Memory
@@ -130,12 +130,18 @@ def _heat(zones: Sequence[Zone]) -> Finding:
 
 def _gpus(gpus: Gpus, *, is_board: bool) -> Iterator[Finding]:
     for gpu in gpus.found:
-        level = Level.WARNING if gpu.held_back else Level.OK
-        held = f"; held back by {', '.join(gpu.held_back)}" if gpu.held_back else ""
-        yield Finding("gpu", level, _gpu(gpu) + held, "look after its cooling and power" if held else "")
+        yield _held_back(gpu) if gpu.held_back else Finding("gpu", Level.OK, _gpu(gpu))
     if gpus.problem:
         remedy = "sudo apt-get install nvidia-jetpack" if is_board else "install NVIDIA's driver, and start anew"
         yield Finding("gpu", Level.WARNING, f"one shows itself ({gpus.device}), but {gpus.problem}", remedy)
+
+
+def _held_back(gpu: Gpu) -> Finding:
+    """At its power limit a GPU is whenever it has much to do."""
+    text = f"{_gpu(gpu)}; held back by {', '.join(gpu.held_back)}"
+    if gpu.held_back == (POWER_LIMIT,):
+        return Finding("gpu", Level.NOTE, text, "let no other work run on it while you measure")
+    return Finding("gpu", Level.WARNING, text, "look after its cooling and its power supply")
 
 
 def _gpu(gpu: Gpu) -> str:

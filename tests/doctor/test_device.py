@@ -78,7 +78,7 @@ def test_a_desktop(tmp_path: Path) -> None:
     assert set(told) == {"governor", "clocks", "throttling", "temperature", "gpu"}
     assert told["governor"].level is Level.OK, "this driver rises to full speed under powersave too"
     assert told["clocks"].level is Level.OK
-    assert told["gpu"].level is Level.WARNING
+    assert told["gpu"].level is Level.NOTE
     assert told["gpu"].finding == (
         "NVIDIA GeForce RTX 4090, sm89, driver 580.95.05, 21.2 GB of 25.8 GB free, 71 °C, at 2520 of 3105 MHz, limit "
         "450 W; held back by power limit"
@@ -183,6 +183,11 @@ def test_a_gpu_without_a_driver_that_answers() -> None:
     assert (at_a_desk.level, "install NVIDIA's driver" in at_a_desk.remedy) == (Level.WARNING, True)
     on_a_board = findings(DeviceFacts(board=ORIN, gpus=replace(gpus, device="/dev/nvhost-gpu")))["gpu"]
     assert "nvidia-jetpack" in on_a_board.remedy
+
+
+def test_a_gpu_that_heat_holds_back_is_a_warning() -> None:
+    found = findings(DeviceFacts(gpus=Gpus((Gpu("A GPU", held_back=("power limit", "heat")),))))["gpu"]
+    assert (found.level, "cooling" in found.remedy) == (Level.WARNING, True)
 
 
 def test_a_gpu_of_which_little_is_told() -> None:
