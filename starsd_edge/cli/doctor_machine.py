@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find_bundle
-from starsd_edge.bundles.engine_manifest import EngineHost
+from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir
 from starsd_edge.cli.doctor import DoctorOptions
-from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.doctor_bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.token_file import read_token
-from starsd_edge.device.facts import DeviceFacts, read_device
+from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
-from starsd_edge.doctor.bundle import (
-    bundle_bytes,
-    check_extra_files,
-    check_files,
-    check_inference,
-    check_memory,
-    run_inference,
-)
-from starsd_edge.doctor.cache_files import ENGINES, check_cache, read_cache
+from starsd_edge.doctor.cache_files import check_cache, read_cache
 from starsd_edge.doctor.device import check_device
-from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engine_host, engines_of
+from starsd_edge.doctor.engines import engine_host
 from starsd_edge.doctor.findings import Finding, Level, Report
-from starsd_edge.doctor.gather import available_memory, gather_machine, gather_software
+from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.hub import check_welcome
 from starsd_edge.doctor.machine import check_machine
-from starsd_edge.doctor.software import SoftwareFacts, check_gpu_engines, check_software
+from starsd_edge.doctor.software import check_gpu_engines, check_software
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 
@@ -42,7 +31,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 DEFAULT_PORT = 8317
-DEVICE = "cpu"
 NAME = "doctor"
 """How the hub's monitor calls it."""
 CONNECT_S = 10.0
@@ -63,29 +51,14 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     host = Host()
     device = read_device(host)
     software = gather_software(device, host)
-    here = _Here(device, software, engine_host(device, software.tensorrt))
+    here = Here(device, software, engine_host(device, software.tensorrt))
     return Report([*_check_machine(options, here), *_check_bundles(names, options, here, progress)])
 
 
-@dataclass(frozen=True)
-class _Here:
-    """What is known of this machine.
-
-    Attributes:
-        engine_host: what would run an engine of TensorRT; None where nothing would.
-    """
-
-    device: DeviceFacts
-    software: SoftwareFacts
-    engine_host: EngineHost | None
-
-
-def _check_machine(options: DoctorOptions, here: _Here) -> Iterator[Finding]:
-    from starsd_edge.runtime.loading import LATER_DEVICES
+def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:
     from starsd_server.settings import DoorSettings
 
     yield from check_software(here.software)
-    yield from check_gpu_engines(here.software, LATER_DEVICES)
     yield from check_device(here.device)
     yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
     yield _check_port(options.port)
@@ -117,83 +90,25 @@ def _check_token(path: Path) -> Finding:
     return Finding("token file", Level.OK, f"{path} holds a token and only its owner can read it")
 
 
-def _check_bundles(names: Sequence[str], options: DoctorOptions, here: _Here, progress: Progress) -> Iterator[Finding]:
+def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, progress: Progress) -> Iterator[Finding]:
+    """Each of them, and the hub for each that runs: its engine is gone before the next bundle's comes."""
     if not names:
         remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
         yield Finding("bundle", Level.NOTE, f"none in {bundles_dir()}", remedy)
+    ran: set[str] = set()
     asked = False
     for name in names:
         progress(f"the bundle {name}")
-        asked = (yield from _check_bundle(name, options, here)) or asked
+        checked = yield from check_bundle(name, options.threads, here)
+        ran.add(checked.device)
+        if checked.target is not None and options.hub:
+            yield from _check_hub(options, checked.target)
+            asked = True
+    yield from check_gpu_engines(here.software, [device for device in GPU_DEVICES if device not in ran])
     if not options.hub:
         yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
     elif not asked:
         yield from _check_hub(options, None)
-
-
-def _check_bundle(name: str, options: DoctorOptions, here: _Here) -> Generator[Finding, None, bool]:
-    """Returns whether the hub was asked about it. Its engine is gone before the next bundle's comes."""
-    try:
-        bundle = load_bundle(find_bundle(name))
-    except StarsdError as error:
-        yield Finding("bundle", Level.FAILURE, str(error))
-        return False
-    yield check_files(bundle)
-    yield from check_extra_files(bundle)
-    yield from _check_engines(bundle, here)
-    available = available_memory()
-    yield check_memory(bundle, available)
-    if bundle_bytes(bundle) > available:
-        yield Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{bundle.path.name}: it does not fit into the free memory")
-        return False
-    target, finding = _run_engine(bundle, options.threads)
-    yield finding
-    if target is None or not options.hub:
-        return False
-    yield from _check_hub(options, target)
-    return True
-
-
-def _check_engines(bundle: Bundle, here: _Here) -> Iterator[Finding]:
-    """Of a bundle that engines are built from, where a GPU could run one."""
-    from starsd_export.engines.memory import build_bytes, run_bytes
-    from starsd_export.engines.profiles import engine_limits
-
-    if not here.device.compute_capability:
-        return
-    if bundle.manifest.graph.tensorrt is None:
-        if here.device.board is not None:
-            text = f"{bundle.path.name}: a graph for the processor's cores, of which no engine can be built"
-            yield Finding(
-                "engine", Level.NOTE, text, "starsd-edge export MODEL --runtime tensorrt makes one for the GPU"
-            )
-        return
-    limits = engine_limits(bundle.manifest)
-    weights = (bundle.path / bundle.manifest.graph.weights_file).stat().st_size
-    needs = EngineNeeds(build_bytes(weights), run_bytes(bundle.manifest, limits, weights), limits.max_context)
-    yield from check_engine_memory(bundle.path.name, needs, here.device)
-    if here.engine_host is None:
-        yield Finding("engine", Level.NOT_RUN, f"{bundle.path.name}: there is no TensorRT to run one")
-    else:
-        engines = engines_of(bundle, (bundle.path / ENGINES, cache_dir() / ENGINES))
-        yield check_engine(bundle, engines, here.engine_host)
-
-
-def _run_engine(bundle: Bundle, threads: int | None) -> tuple[Target | None, Finding]:
-    from starsd_jetson.target import Target
-
-    name = bundle.path.name
-    try:
-        target = Target.open(bundle, DEVICE, threads)
-        token = target.encode("hello", raw=True)[0]
-        return target, check_inference(name, DEVICE, run_inference(target.engine, token, time.perf_counter))
-    except StarsdError as error:
-        return None, Finding(f"engine {DEVICE}", Level.FAILURE, f"{name}: {error}")
-    except ModuleNotFoundError as error:
-        remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return None, Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{name}: {remedy}")
 
 
 def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Finding]:

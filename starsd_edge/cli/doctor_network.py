@@ -20,7 +20,8 @@ from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import bundle_names, find_bundle
 from starsd_edge.cli.bench_modes import OurMode, without_end
 from starsd_edge.cli.doctor import DoctorOptions
-from starsd_edge.cli.doctor_machine import CONNECT_S, DEVICE, hello_of, hub_address
+from starsd_edge.cli.doctor_bundle import CPU
+from starsd_edge.cli.doctor_machine import CONNECT_S, hello_of, hub_address
 from starsd_edge.cli.kept_curves import curve_key, curve_store, keep_curves
 from starsd_edge.doctor.curve_store import KeptCurves
 from starsd_edge.doctor.findings import Finding, Level, Report
@@ -67,7 +68,7 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
 
     threads = options.threads or usable_cores()
     progress(f"loading {name}")
-    target = without_end(Target.open(load_bundle(find_bundle(name)), DEVICE, threads))
+    target = without_end(Target.open(load_bundle(find_bundle(name)), CPU, threads))
     with ExitStack() as stack:
         link = stack.enter_context(HubLink(address, hello_of(target), lambda line: None, time.monotonic, random.random))
         link.wait_for_hub(CONNECT_S)
@@ -97,7 +98,7 @@ class _NetworkChecks:
 
     def __post_init__(self) -> None:
         self.figures: list[Figure] = []
-        self._label = label_of(DEVICE)
+        self._label = label_of(CPU)
 
     def findings(self) -> Iterator[Finding]:
         """Everything, in the order in which it is measured."""
@@ -144,7 +145,7 @@ class _NetworkChecks:
     def _curves(self, text: Sequence[int]) -> KeptCurves:
         """Those kept for this bundle on this machine, else new ones."""
         manifest = self.target.bundle.manifest
-        key = curve_key(manifest, self.threads, DEVICE, self.target.engine.spec.digest)
+        key = curve_key(manifest, self.threads, CPU, self.target.engine.spec.digest)
         kept = None if self.options.remeasure else curve_store().load(key)
         if kept is not None:
             return kept

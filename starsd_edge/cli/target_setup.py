@@ -138,6 +138,8 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
     kept = kept_curves(bundle.manifest, options.threads, options.device, target.engine.spec.digest)
     measured = None if kept is None else kept.curves
+    if kept is not None:
+        log.debug("first drafts by the times of verify passes measured at %s UTC", kept.stored.measured_at)
     shape = _shape(options, target, measured)
     sampling.check_tokens(target.tokenizer.size)
     context = target.context(length.context)

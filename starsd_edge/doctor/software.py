@@ -133,10 +133,10 @@ def _gpu_providers(facts: SoftwareFacts) -> Iterator[Finding]:
 
 
 def check_gpu_engines(facts: SoftwareFacts, devices: Sequence[str]) -> Iterator[Finding]:
-    """The devices for which this version has no engine."""
-    here = facts.gpu or "no NVIDIA GPU on this machine"
+    """The devices on which none ran."""
+    here = f"no bundle here has an engine for it ({facts.gpu})" if facts.gpu else "no NVIDIA GPU on this machine"
     for device in devices:
-        yield Finding(f"engine {device}", Level.NOT_RUN, f"this version has no engine for it; here: {here}")
+        yield Finding(f"engine {device}", Level.NOT_RUN, here)
 
 
 def _tensorrt(facts: SoftwareFacts) -> Iterator[Finding]:

@@ -14,11 +14,11 @@ import pytest
 from starsd_edge.bundles.bundle import load_bundle, write_manifest
 from starsd_edge.bundles.engine_manifest import EngineHost, platform_name
 from starsd_edge.bundles.manifest import TensorrtGraph
-from starsd_edge.cli import doctor_machine, doctor_network
+from starsd_edge.cli import doctor_bundle, doctor_machine, doctor_network
 from starsd_edge.device.facts import read_device
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.doctor import gather
-from starsd_edge.errors import EngineError
+from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_server.drafters.causal_lm import CausalLmDrafter
@@ -71,7 +71,7 @@ def test_a_new_machine_is_told_what_to_do_next(doctor: Doctor) -> None:
     assert max(map(len, ended.out.splitlines())) <= 80
     words = " ".join(ended.out.split())
     assert "-> starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m" in words
-    assert "engine jetson this version has no engine for it" in words
+    assert "engine jetson no NVIDIA GPU on this machine" in words
     assert "\x1b" not in ended.out, "no colour where there is no terminal"
     assert words.endswith("not run")
     assert all(line.startswith("doctor: ") for line in ended.err.splitlines())
@@ -114,7 +114,11 @@ def test_a_bundle_for_engines_on_a_board(doctor: Doctor, tmp_path: Path, monkeyp
     assert (found["engine"]["level"], found["engine"]["remedy"]) == ("note", remedy)
     here = EngineHost("tensorrt", "10.3.0.30", "sm87", platform_name())
     write_small_engine(doctor.cache / "engines/one", small_engine(load_bundle(path).manifest, here))
-    assert doctor.checks("for-engines")["engine"]["level"] == "ok", "Python tells three parts of the version"
+    found = doctor.checks("for-engines")
+    assert found["engine"]["level"] == "ok", "Python tells three parts of the version"
+    assert found["engine jetson"]["finding"].startswith("for-engines: ran, ")
+    assert {"engine cpu", "memory"} & set(found) == {"memory"}, "it runs where its engine is, and there alone"
+    assert found["engine cuda"]["level"] == "not-run"
 
 
 def test_every_bundle_of_the_cache_is_run(doctor: Doctor) -> None:
@@ -169,6 +173,7 @@ def test_a_bundle_that_is_not_there_fails(doctor: Doctor) -> None:
     [
         (EngineError("ONNX Runtime cannot load it: export the bundle again"), "failure", "letters: ONNX Runtime"),
         (ModuleNotFoundError("no", name="onnxruntime"), "not-run", "pip install 'starsd-edge[cpu]'"),
+        (UsageError("--device cpu needs a package"), "not-run", "letters: --device cpu needs a package"),
     ],
 )
 def test_an_engine_that_does_not_open(
@@ -184,7 +189,7 @@ def test_an_engine_that_does_not_open(
 
 
 def test_a_bundle_that_does_not_fit_into_memory_is_not_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine, "available_memory", lambda: 10)
+    monkeypatch.setattr(doctor_bundle, "available_memory", lambda: 10)
     doctor.add_bundle()
     found = doctor.checks()
     assert found["memory"]["level"] == "warning"

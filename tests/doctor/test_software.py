@@ -87,7 +87,7 @@ def test_engines_that_are_not_there_are_said_not_to_be() -> None:
         ("engine jetson", Level.NOT_RUN),
     ]
     assert "no NVIDIA GPU on this machine" in here[0].finding
-    assert "here: Orin" in next(check_gpu_engines(JETSON, ["cuda"])).finding
+    assert next(check_gpu_engines(JETSON, ["cuda"])).finding == "no bundle here has an engine for it (Orin)"
 
 
 @pytest.mark.parametrize(
