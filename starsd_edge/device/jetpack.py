@@ -68,6 +68,16 @@ def read_jetson_system(host: Host) -> JetsonSystem:
     return JetsonSystem(l4t, jetpack, packages)
 
 
+def full_tensorrt_version(version: str, host: Host) -> str:
+    """All four parts of the version of TensorRT, which an engine is bound to.
+
+    Args:
+        version: as the Python module gives it. That of JetPack 6 gives three parts ("10.3.0"), and the package says the
+            fourth; it is left as it is where no package of that version is installed.
+    """
+    return read_jetson_system(host).full_version(version)
+
+
 def installed_packages(host: Host, names: Iterable[str]) -> dict[str, str]:
     """Versions of those of these packages that are installed, by their names, from dpkg's own file."""
     wanted = set(names)

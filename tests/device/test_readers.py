@@ -14,7 +14,7 @@ from starsd_edge.device.gpus import read_gpus
 from starsd_edge.device.heat import read_throttling, read_zones
 from starsd_edge.device.host import Host, run_command
 from starsd_edge.device.import_probe import ProbedModule, probe_module, tried
-from starsd_edge.device.jetpack import read_jetson_system
+from starsd_edge.device.jetpack import full_tensorrt_version, read_jetson_system
 from starsd_edge.device.jtop_facts import JtopFacts, ask, read_jtop
 from starsd_edge.device.power import PowerMode, read_clocks, read_governor, read_power_mode
 from starsd_edge.errors import EngineError
@@ -71,6 +71,14 @@ def test_the_module_counts_and_not_what_carries_it(tmp_path: Path) -> None:
 def test_releases(tmp_path: Path, files: dict[str, str], told: tuple[str, str, str]) -> None:
     system = read_jetson_system(host_of(tmp_path, files))
     assert (system.l4t, system.jetpack, str(system)) == told
+
+
+def test_the_package_tells_the_part_of_the_version_that_the_module_leaves_out(tmp_path: Path) -> None:
+    status = "Package: libnvinfer10\nStatus: install ok installed\nVersion: 10.3.0.30-1+cuda12.5\n"
+    host = host_of(tmp_path, {"var/lib/dpkg/status": status})
+    assert full_tensorrt_version("10.3.0", host) == "10.3.0.30"
+    assert full_tensorrt_version("10.3.0.26", host) == "10.3.0.26"
+    assert full_tensorrt_version("10.3", host_of(tmp_path / "none", {})) == "10.3"
 
 
 def test_a_removed_package_is_not_installed(tmp_path: Path) -> None:
