@@ -163,7 +163,7 @@ class Patience:
         return self._fixed_wait_s is None and self.rate(other) > self.rate(to)
 
     def rate(self, draft: Draft) -> float:
-        """Tokens per second of a round with this draft, which is there; 0 before any round was timed."""
+        """Tokens per second of a round with this draft, which is there; 0 while no time is known."""
         seconds = float(self.payoff.times.curve(len(draft.tree) + 1)[-1])
         return draft.expected / seconds if seconds else 0.0
 

@@ -74,7 +74,7 @@ class VerifyBench:
         bundle = load_bundle(find_bundle(options.bundle))
         self._progress(f"loading {bundle.path.name}")
         threads = options.threads or usable_cores()
-        target = Target.open(bundle, options.device, threads, allow_inexact=True)
+        target = Target.open(bundle, options.device, threads)
         key = curve_key(bundle.manifest, threads, options.device, target.engine.spec.digest)
         machine = describe_machine(("onnxruntime", "tensorrt", "numpy"))
         passes = self._measure(target)
