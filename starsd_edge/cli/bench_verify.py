@@ -139,10 +139,10 @@ def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]
     from starsd_jetson.target import hub_draft_shape
 
     curves = stored.curves()
+    limit = hub_draft_shape(target.engine.spec, None, None, None, curves.at(0))
     drafts = {}
     for committed in curves.by_committed:
         payoff = Payoff(curves)
         payoff.begin(committed)
-        spec = target.engine.spec
-        drafts[committed] = payoff.wanted(hub_draft_shape(spec, None, None, None, curves.at(committed)))
+        drafts[committed] = payoff.wanted(limit)
     return drafts

@@ -169,3 +169,13 @@ def test_a_target_sizes_its_first_draft_by_the_kept_curve(
     measured(monkeypatch, ClockedEngine(0.0)).run()
     flat = first_request(cli)
     assert (steep, unmeasured, flat) == ((1, 1), (8, 4), (15, 6))
+
+
+def test_the_drafts_that_are_told_are_those_that_a_target_asks_for(
+    cli: CommandLine, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = measured(monkeypatch, ClockedEngine(0.002, 0.00001), committed=(0, 64)).run()
+    monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: ClockedEngine(0.0))
+    told = outcome.drafts[0]
+    assert first_request(cli) == (told.max_nodes, told.max_depth)
+    assert 1 < told.max_nodes < 15
