@@ -14,7 +14,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.drafting import NgramDrafts, NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
 from starsd_jetson.pass_times import EXPECTED_ROUNDS
-from starsd_jetson.patience import Patience
+from starsd_jetson.patience import MOST_GAP, Patience
 
 LIMIT = DraftShape(8, 4)
 FLAT = VerifyCurves({0: VerifyCurve({1: 0.02, 9: 0.021})})
@@ -110,7 +110,7 @@ def test_rounds_that_take_more_than_measured_make_drafts_shrink() -> None:
 
 def test_after_some_rounds_all_is_asked_for_again_whatever_was_measured() -> None:
     rounds = Rounds(Patience(measured=STEEP), 0.6)
-    rounds.run(EXPECTED_ROUNDS + 1)
+    rounds.run(EXPECTED_ROUNDS + MOST_GAP + 1)
     assert rounds.channel.shapes[0] == DraftShape(1, 1)
     assert rounds.channel.shapes[-1] == LIMIT
 
