@@ -107,6 +107,9 @@ def _onnxruntime(facts: SoftwareFacts) -> Finding:
             f"{' and '.join(found)} are both installed and overwrite each other",
             f"pip uninstall -y {' '.join(found)}, then pip install {_wanted(facts)}",
         )
+    if not found and facts.tensorrt is not None and facts.gpu:
+        text = "not installed: only engines of TensorRT run here"
+        return Finding("onnxruntime", Level.NOTE, text, "for --device cpu: pip install 'starsd-edge[cpu]'")
     if not found:
         return Finding(
             "onnxruntime",

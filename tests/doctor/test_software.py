@@ -61,6 +61,11 @@ def test_no_onnxruntime_leaves_a_hub_that_drafts_by_ngrams() -> None:
     assert (only.level, only.remedy) == (Level.WARNING, "pip install 'starsd-edge[cpu]'")
 
 
+def test_a_board_needs_no_onnxruntime_beside_tensorrt() -> None:
+    only = found(replace(JETSON, onnxruntime_distributions=(), tensorrt=SEEN), "onnxruntime")[0]
+    assert (only.level, "only engines of TensorRT run here" in only.finding) == (Level.NOTE, True)
+
+
 def test_missing_speedups_are_a_warning() -> None:
     only = found(replace(DESK, broken={SPEEDUPS: "no such module"}), "websockets")[0]
     assert only.level is Level.WARNING
