@@ -13,9 +13,9 @@ from starsd_edge.planning.paying_shape import paying_shape, usual_guesses
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec
-from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
+from starsd_jetson.engines import open_engine
 from starsd_jetson.foresight import FIRST_GUESS
 
 DEFAULT_TREE = DraftShape(8, 4, 4)
@@ -55,6 +55,7 @@ class Target:
 
         Raises:
             BundleError: the bundle's files are broken.
+            UsageError: no such device, or something is not installed.
             EngineError: the engine cannot be opened on this device.
         """
         tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)

@@ -52,6 +52,11 @@ def bundles_dir() -> Path:
     return cache_dir() / "bundles"
 
 
+def engines_dir() -> Path:
+    """Directory of the engines that were built."""
+    return cache_dir() / "engines"
+
+
 def find_bundle(name_or_path: str) -> Path:
     """The directory of a bundle: a path is used as it is, anything else is a name under `bundles_dir()`.
 

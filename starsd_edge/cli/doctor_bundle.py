@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.cache import cache_dir, find_bundle
+from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.device.facts import DeviceFacts
@@ -20,17 +20,16 @@ from starsd_edge.doctor.bundle import (
     check_memory,
     run_inference,
 )
-from starsd_edge.doctor.cache_files import ENGINES
-from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engines_of
+from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.doctor.software import SoftwareFacts
 from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.runtime.loading import CPU, CUDA, JETSON
 
 if TYPE_CHECKING:
     from starsd_jetson.target import Target
 
-CPU, CUDA, JETSON = "cpu", "cuda", "jetson"
 GPU_DEVICES = (CUDA, JETSON)
 
 
@@ -39,12 +38,12 @@ class Here:
     """What is known of this machine.
 
     Attributes:
-        engine_host: what would run an engine of TensorRT; None where nothing would.
+        engine_hosts: what would run an engine of TensorRT.
     """
 
     device: DeviceFacts
     software: SoftwareFacts
-    engine_host: EngineHost | None
+    engine_hosts: Sequence[EngineHost]
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ class Checked:
 
     Attributes:
         target: that ran; None where none did.
-        device: on which it ran, or was to.
+        devices: on which it ran, or was to.
     """
 
-    target: Target | None
-    device: str
+    target: Target | None = None
+    devices: Sequence[str] = ()
 
 
 def check_bundle(name: str, threads: int | None, here: Here) -> Generator[Finding, None, Checked]:
@@ -71,42 +70,46 @@ def check_bundle(name: str, threads: int | None, here: Here) -> Generator[Findin
         bundle = load_bundle(find_bundle(name))
     except StarsdError as error:
         yield Finding("bundle", Level.FAILURE, str(error))
-        return Checked(None, "")
+        return Checked()
     yield check_files(bundle)
     yield from check_extra_files(bundle)
-    device = yield from _check_engines(bundle, here)
-    if device == CPU:
+    devices = yield from _check_engines(bundle, here)
+    if CPU in devices:
         available = available_memory()
         yield check_memory(bundle, available)
         if bundle_bytes(bundle) > available:
             text = f"{bundle.path.name}: it does not fit into the free memory"
             yield Finding(f"engine {CPU}", Level.NOT_RUN, text)
-            return Checked(None, "")
-    target, finding = _run_engine(bundle, device, threads)
-    yield finding
-    return Checked(target, device)
+            return Checked()
+    ran = None
+    for device in devices:
+        target, finding = _run_engine(bundle, device, threads)
+        yield finding
+        ran = ran or target
+    return Checked(ran, devices)
 
 
-def _check_engines(bundle: Bundle, here: Here) -> Generator[Finding, None, str]:
-    """Of a bundle that engines are built from, where a GPU could run one. Returns the device to run it on."""
+def _check_engines(bundle: Bundle, here: Here) -> Generator[Finding, None, Sequence[str]]:
+    """Of a bundle that engines are built from, where a GPU could run one. Returns the devices to run it on."""
+    from starsd_jetson.tensorrt.opening import engines_of
+
     if not here.device.compute_capability:
-        return CPU
+        return (CPU,)
     if bundle.manifest.graph.tensorrt is None:
         if here.device.board is not None:
             text = f"{bundle.path.name}: a graph for the processor's cores, of which no engine can be built"
             remedy = "starsd-edge export MODEL --runtime tensorrt makes one for the GPU"
             yield Finding("engine", Level.NOTE, text, remedy)
-        return CPU
+        return (CPU, CUDA) if here.software.has_cuda_provider else (CPU,)
     yield from check_engine_memory(bundle.path.name, _needs(bundle), here.device)
-    if here.engine_host is None:
+    if not here.engine_hosts:
         yield Finding("engine", Level.NOT_RUN, f"{bundle.path.name}: there is no TensorRT to run one")
-        return CPU
-    engines = engines_of(bundle, (bundle.path / ENGINES, cache_dir() / ENGINES))
-    finding = check_engine(bundle, engines, here.engine_host)
+        return (CPU,)
+    finding = check_engine(bundle, [*engines_of(bundle)], here.engine_hosts)
     yield finding
     if finding.level is not Level.OK:
-        return CPU
-    return CUDA if here.device.board is None else JETSON
+        return (CPU,)
+    return (CUDA if here.device.board is None else JETSON,)
 
 
 def _needs(bundle: Bundle) -> EngineNeeds:

@@ -16,7 +16,7 @@ from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.cache_files import check_cache, read_cache
 from starsd_edge.doctor.device import check_device
-from starsd_edge.doctor.engines import engine_host
+from starsd_edge.doctor.engines import engine_hosts
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.hub import check_welcome
@@ -51,7 +51,8 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     host = Host()
     device = read_device(host)
     software = gather_software(device, host)
-    here = Here(device, software, engine_host(device, software.tensorrt))
+    libraries = {"tensorrt": software.tensorrt, "tensorrt_rtx": software.tensorrt_rtx}
+    here = Here(device, software, engine_hosts(device, libraries))
     return Report([*_check_machine(options, here), *_check_bundles(names, options, here, progress)])
 
 
@@ -100,7 +101,7 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, pro
     for name in names:
         progress(f"the bundle {name}")
         checked = yield from check_bundle(name, options.threads, here)
-        ran.add(checked.device)
+        ran.update(checked.devices)
         if checked.target is not None and options.hub:
             yield from _check_hub(options, checked.target)
             asked = True

@@ -20,7 +20,6 @@ from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import bundle_names, find_bundle
 from starsd_edge.cli.bench_modes import OurMode, without_end
 from starsd_edge.cli.doctor import DoctorOptions
-from starsd_edge.cli.doctor_bundle import CPU
 from starsd_edge.cli.doctor_machine import CONNECT_S, hello_of, hub_address
 from starsd_edge.cli.kept_curves import curve_key, curve_store, keep_curves
 from starsd_edge.doctor.curve_store import KeptCurves
@@ -37,6 +36,7 @@ from starsd_edge.doctor.prediction import (
     summarise,
 )
 from starsd_edge.errors import UsageError
+from starsd_edge.runtime.loading import CPU
 
 if TYPE_CHECKING:
     from starsd_jetson.hub_link import HubLink

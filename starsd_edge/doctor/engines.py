@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.engine_manifest import (
-    ENGINE_NAME,
     EngineHost,
     EngineManifest,
-    graph_digest,
     platform_name,
-    read_engine_manifest,
     require_fit,
 )
 from starsd_edge.device.facts import DeviceFacts
@@ -40,30 +37,21 @@ class EngineNeeds:
     context: int
 
 
-def engines_of(bundle: Bundle, places: Sequence[Path]) -> list[tuple[Path, EngineManifest]]:
-    """Engines that were built of a bundle's graph, the newest first.
+def engine_hosts(device: DeviceFacts, modules: Mapping[str, ProbedModule | None]) -> tuple[EngineHost, ...]:
+    """What would run an engine here; nothing where there is no GPU or no library.
 
     Args:
-        places: directories with an engine in each of their directories.
+        modules: what importing TensorRT's libraries gives, by their names.
     """
-    found = [file for place in places for file in place.glob(f"*/{ENGINE_NAME}")]
-    engines = []
-    for file in sorted(found, key=lambda file: file.stat().st_mtime, reverse=True):
-        try:
-            engine = read_engine_manifest(file.parent)
-        except EngineError:
-            continue  # damaged, or of another version of this program
-        if engine.bundle == bundle.manifest.name or engine.graph_digest == graph_digest(bundle.manifest):
-            engines.append((file.parent, engine))
-    return engines
-
-
-def engine_host(device: DeviceFacts, tensorrt: ProbedModule | None) -> EngineHost | None:
-    """What would run an engine of TensorRT here; None where there is no GPU or no library."""
-    if tensorrt is None or tensorrt.error or not tensorrt.version or not device.compute_capability:
-        return None
-    version = tensorrt.version if device.system is None else device.system.full_version(tensorrt.version)
-    return EngineHost(TENSORRT, version, device.compute_capability, platform_name())
+    if not device.compute_capability:
+        return ()
+    hosts = []
+    for name, module in modules.items():
+        if module is None or module.error or not module.version:
+            continue
+        full = device.system.full_version if name == TENSORRT and device.system is not None else str
+        hosts.append(EngineHost(name, full(module.version), device.compute_capability, platform_name()))
+    return tuple(hosts)
 
 
 def check_engine_memory(name: str, needs: EngineNeeds, device: DeviceFacts) -> Iterator[Finding]:
@@ -95,16 +83,19 @@ def check_engine_memory(name: str, needs: EngineNeeds, device: DeviceFacts) -> I
     yield Finding("engine memory", Level.OK, f"{running}, {building}; {gigabytes(free)} are free")
 
 
-def check_engine(bundle: Bundle, engines: Sequence[tuple[Path, EngineManifest]], host: EngineHost) -> Finding:
+def check_engine(
+    bundle: Bundle, engines: Sequence[tuple[Path, EngineManifest]], hosts: Sequence[EngineHost]
+) -> Finding:
     """Whether one of the engines fits this machine.
 
     Args:
         engines: of the bundle, the newest first.
-        host: what would run it.
+        hosts: what would run it, at least one.
     """
     name = bundle.path.name
     why = ""
     for directory, engine in engines:
+        host = next((host for host in hosts if host.library == engine.library), hosts[0])
         try:
             require_fit(directory, engine, host, bundle.manifest)
         except EngineError as error:
@@ -118,5 +109,6 @@ def check_engine(bundle: Bundle, engines: Sequence[tuple[Path, EngineManifest]],
         return Finding("engine", Level.OK, text)
     if why:
         return Finding("engine", Level.WARNING, f"{name}: {why}")
-    remedy = f"starsd-edge export {bundle.path} --engine {TENSORRT}"
+    kind = hosts[0].library.replace("_", "-")
+    remedy = f"starsd-edge export {bundle.path} --engine {kind}"
     return Finding("engine", Level.NOTE, f"{name}: no engine was built of it on this machine", remedy)

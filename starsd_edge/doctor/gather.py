@@ -42,6 +42,7 @@ def gather_software(device: DeviceFacts, host: Host) -> SoftwareFacts:
         jetson=device.system,
         is_isolated=_is_isolated(Path(sys.prefix), Path(sys.base_prefix)),
         tensorrt=probe_module("tensorrt", host.run),
+        tensorrt_rtx=probe_module("tensorrt_rtx", host.run),
         gpu=gpus.found[0].name if gpus.found else f"an NVIDIA GPU ({gpus.device})" if gpus.device else "",
     )
 

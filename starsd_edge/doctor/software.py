@@ -42,7 +42,7 @@ class SoftwareFacts:
         providers: what onnxruntime says it can use; none where it is not installed.
         jetson: system of a Jetson; None on other machines.
         is_isolated: whether Python runs in a virtual environment that does not see the system's packages.
-        tensorrt: what `import tensorrt` gives; None where it finds nothing.
+        tensorrt, tensorrt_rtx: what importing them gives; None where nothing is found.
         gpu: how an NVIDIA GPU shows itself here; "" where none does.
     """
 
@@ -57,6 +57,12 @@ class SoftwareFacts:
     is_isolated: bool
     tensorrt: ProbedModule | None
     gpu: str
+    tensorrt_rtx: ProbedModule | None = None
+
+    @property
+    def has_cuda_provider(self) -> bool:
+        """Whether this onnxruntime was built for NVIDIA GPUs."""
+        return "CUDAExecutionProvider" in self.providers
 
 
 def check_software(facts: SoftwareFacts) -> Iterator[Finding]:

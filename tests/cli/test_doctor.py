@@ -100,7 +100,8 @@ def test_other_machines_are_described_within_80_columns(
 
 def test_a_bundle_for_engines_on_a_board(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on(orin_nano(tmp_path / "machine"), monkeypatch)
-    monkeypatch.setattr(gather, "probe_module", lambda name, run: ProbedModule("10.3.0"))
+    found_modules = {"tensorrt": ProbedModule("10.3.0")}
+    monkeypatch.setattr(gather, "probe_module", lambda name, run: found_modules.get(name))
     doctor.add_bundle("for-cores")
     assert "no engine can be built" in doctor.checks("for-cores")["engine"]["finding"]
     path = doctor.add_bundle("for-engines")
@@ -119,6 +120,16 @@ def test_a_bundle_for_engines_on_a_board(doctor: Doctor, tmp_path: Path, monkeyp
     assert found["engine jetson"]["finding"].startswith("for-engines: ran, ")
     assert {"engine cpu", "memory"} & set(found) == {"memory"}, "it runs where its engine is, and there alone"
     assert found["engine cuda"]["level"] == "not-run"
+
+
+def test_a_gpu_that_onnxruntime_was_built_for_runs_bundles_too(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(desktop(tmp_path / "machine"), monkeypatch)
+    monkeypatch.setattr(gather, "_providers", lambda: ("CUDAExecutionProvider", "CPUExecutionProvider"))
+    doctor.add_bundle()
+    found = doctor.checks()
+    assert [found[f"engine {device}"]["level"] for device in ("cpu", "cuda", "jetson")] == ["ok", "ok", "not-run"]
 
 
 def test_every_bundle_of_the_cache_is_run(doctor: Doctor) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.engine_manifest import ENGINE_NAME, EngineHost
+from starsd_edge.bundles.engine_manifest import EngineHost
 from starsd_edge.device.board import Board
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.gpus import Gpu, Gpus
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.device.memory import Memory
-from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engine_host, engines_of
+from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engine_hosts
 from starsd_edge.doctor.findings import Finding, Level
 from tests.support.small_bundle import write_small_bundle
-from tests.support.small_engine import small_engine, write_small_engine
+from tests.support.small_engine import small_engine
 
 GB = 10**9
 HERE = EngineHost("tensorrt", "10.3.0.30", "sm87", "linux-aarch64")
@@ -68,35 +66,31 @@ def test_where_memory_is_not_known_nothing_is_said() -> None:
 
 
 def test_an_engine_that_fits(bundle: Bundle, tmp_path: Path) -> None:
-    other = small_engine(bundle.manifest, replace(HERE, version="9.0.0.1"))
-    write_small_engine(tmp_path / "cache/of-another-version", other)
-    write_small_engine(bundle.path / "engines/one", small_engine(bundle.manifest, HERE))
-    found = check_engine(bundle, engines_of(bundle, [bundle.path / "engines", tmp_path / "cache"]), HERE)
-    assert found == Finding(
+    old = small_engine(bundle.manifest, replace(HERE, version="9.0.0.1"))
+    engines = [(tmp_path / "old", old), (tmp_path / "one", small_engine(bundle.manifest, HERE))]
+    assert check_engine(bundle, engines, [HERE]) == Finding(
         "engine", Level.OK, "small: built for sm87 and tensorrt 10.3.0.30, up to 32 tokens, trees of 16 rows"
     )
 
 
+def test_an_engine_of_either_library_may_fit(bundle: Bundle, tmp_path: Path) -> None:
+    rtx = EngineHost("tensorrt_rtx", "1.7.1.116", "sm87", "linux-aarch64")
+    engines = [(tmp_path / "rtx", small_engine(bundle.manifest, rtx))]
+    assert check_engine(bundle, engines, [HERE, rtx]).level is Level.OK
+    other = check_engine(bundle, engines, [HERE])
+    assert (other.level, "of another kind of library" in other.finding) == (Level.WARNING, True)
+    assert check_engine(bundle, [], [rtx]).remedy.endswith("--engine tensorrt-rtx")
+
+
 def test_no_engine_or_none_that_fits_is_told_with_the_command(bundle: Bundle, tmp_path: Path) -> None:
-    none = check_engine(bundle, engines_of(bundle, [tmp_path / "cache"]), HERE)
+    none = check_engine(bundle, [], [HERE])
     assert (none.level, none.remedy) == (Level.NOTE, f"starsd-edge export {bundle.path} --engine tensorrt")
-    write_small_engine(tmp_path / "cache/old", small_engine(bundle.manifest, replace(HERE, version="8.5.2.2")))
-    old = check_engine(bundle, engines_of(bundle, [tmp_path / "cache"]), HERE)
+    old = check_engine(
+        bundle, [(tmp_path / "old", small_engine(bundle.manifest, replace(HERE, version="8.5.2.2")))], [HERE]
+    )
     assert old.level is Level.WARNING
     assert "another version of tensorrt (8.5.2.2; here it is 10.3.0.30)" in old.finding
     assert "`starsd-edge export small --engine tensorrt`" in old.finding
-
-
-def test_engines_of_a_bundle_the_newest_first(bundle: Bundle, tmp_path: Path) -> None:
-    built = {name: small_engine(bundle.manifest, replace(HERE, version=f"10.3.0.{name}")) for name in ("1", "2")}
-    for age, (name, engine) in enumerate(built.items()):
-        file = write_small_engine(tmp_path / "cache" / name, engine) / ENGINE_NAME
-        os.utime(file, (1000 + age, 1000 + age))
-    write_small_engine(tmp_path / "cache/damaged", built["1"])
-    (tmp_path / "cache/damaged" / ENGINE_NAME).write_text("{")
-    other = msgspec.structs.replace(built["1"], bundle="another", graph_digest="another")
-    write_small_engine(tmp_path / "cache/of-another", other)
-    assert [engine.version for _, engine in engines_of(bundle, [tmp_path / "cache"])] == ["10.3.0.2", "10.3.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -110,13 +104,13 @@ def test_engines_of_a_bundle_the_newest_first(bundle: Bundle, tmp_path: Path) ->
 )
 def test_all_four_parts_of_the_version_are_known(packages: dict[str, str], module: str, version: str) -> None:
     facts = replace(NANO, system=JetsonSystem("36.4.3", "6.2", packages))
-    host = engine_host(facts, ProbedModule(module))
-    assert host is not None
-    assert (host.version, host.compute_capability) == (version, "sm87")
+    (host,) = engine_hosts(facts, {"tensorrt": ProbedModule(module), "tensorrt_rtx": None})
+    assert (host.library, host.version, host.compute_capability) == ("tensorrt", version, "sm87")
 
 
-def test_without_a_gpu_or_the_library_nothing_would_run_an_engine() -> None:
-    assert engine_host(NANO, None) is None
-    assert engine_host(NANO, ProbedModule(error="no libnvinfer")) is None
-    assert engine_host(NANO, ProbedModule(is_empty=True)) is None
-    assert engine_host(DeviceFacts(), ProbedModule("10.3.0.30")) is None
+def test_without_a_gpu_or_a_library_nothing_would_run_an_engine() -> None:
+    modules = [None, ProbedModule(error="no libnvinfer"), ProbedModule(is_empty=True)]
+    assert [engine_hosts(NANO, {"tensorrt": module}) for module in modules] == [(), (), ()]
+    assert engine_hosts(DeviceFacts(), {"tensorrt": ProbedModule("10.3.0.30")}) == ()
+    both = {"tensorrt": ProbedModule("10.16.2.10"), "tensorrt_rtx": ProbedModule("1.7.1.116")}
+    assert [host.library for host in engine_hosts(NANO, both)] == [*both]
