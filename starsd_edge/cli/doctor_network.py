@@ -36,7 +36,7 @@ from starsd_edge.doctor.prediction import (
     summarise,
 )
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.loading import CPU
+from starsd_edge.runtime.loading import check_device
 
 if TYPE_CHECKING:
     from starsd_jetson.hub_link import HubLink
@@ -61,6 +61,7 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
         HubError: the hub cannot be reached, or refuses.
         StarsdError: the bundle cannot be run.
     """
+    check_device(options.device)
     address = hub_address(url, options.token_file)
     name = _only_bundle(options.bundles)
     from starsd_jetson.hub_link import HubLink
@@ -68,7 +69,7 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
 
     threads = options.threads or usable_cores()
     progress(f"loading {name}")
-    target = without_end(Target.open(load_bundle(find_bundle(name)), CPU, threads))
+    target = without_end(Target.open(load_bundle(find_bundle(name)), options.device, threads))
     with ExitStack() as stack:
         link = stack.enter_context(HubLink(address, hello_of(target), lambda line: None, time.monotonic, random.random))
         link.wait_for_hub(CONNECT_S)
@@ -98,7 +99,7 @@ class _NetworkChecks:
 
     def __post_init__(self) -> None:
         self.figures: list[Figure] = []
-        self._label = label_of(CPU)
+        self._label = label_of(self.options.device)
 
     def findings(self) -> Iterator[Finding]:
         """Everything, in the order in which it is measured."""
@@ -145,7 +146,7 @@ class _NetworkChecks:
     def _curves(self, text: Sequence[int]) -> KeptCurves:
         """Those kept for this bundle on this machine, else new ones."""
         manifest = self.target.bundle.manifest
-        key = curve_key(manifest, self.threads, CPU, self.target.engine.spec.digest)
+        key = curve_key(manifest, self.threads, self.options.device, self.target.engine.spec.digest)
         kept = None if self.options.remeasure else curve_store().load(key)
         if kept is not None:
             return kept

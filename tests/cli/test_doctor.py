@@ -356,6 +356,8 @@ def test_a_hub_that_drafts_nothing_fails(doctor: Doctor, monkeypatch: pytest.Mon
         (["--network", "ws://a"], "there is no bundle to predict for", 2),
         (["--acceptance", "0.5"], "need --network", 2),
         (["--remeasure"], "need --network", 2),
+        (["--device", "jetson"], "need --network", 2),
+        (["--network", "ws://a", "--device", "toaster"], "no device 'toaster'", 2),
         (["--network", "ws://a", "--acceptance", "1.5"], "--acceptance", 2),
         (["--threads", "0"], "--threads", 2),
         (["--no-such-option"], "--no-such-option", 2),
