@@ -48,7 +48,11 @@ class BenchVerifyOptions:
     ] = ()
     passes: Annotated[int, typer.Option(min=3, max=1000, help="Passes of each kind.")] = 15
     keep: Annotated[
-        bool, typer.Option(help="Keep the times: run-target sizes its first drafts by them, and plan reads them.")
+        bool,
+        typer.Option(
+            help="Do not keep the times, by which run-target sizes its first drafts and which plan reads.",
+            show_default=False,
+        ),
     ] = True
     json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
 
