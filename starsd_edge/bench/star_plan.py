@@ -125,10 +125,11 @@ def spread_links(count: int, bits_per_s: float | None = None) -> tuple[LinkTimes
 
 def _baselines(settings: StarSettings) -> Iterator[Point]:
     near, far = (settings.link,), (replace(settings.link, rtt_s=FAR_S),)
+    published, usual = (replace(hub, times=settings.device) for hub in (settings.published_hub, settings.usual_hub))
     yield Point(BASELINES, PLAIN, None, near, settings.shape)
-    yield Point(BASELINES, COLOCATED, settings.published_hub, (LinkTimes(0.0),), settings.published_shape)
-    yield Point(BASELINES, WRONG, replace(settings.usual_hub, wrong=True), near, settings.shape, None)
-    yield Point(BASELINES, OURS, settings.usual_hub, far, settings.shape, None)
+    yield Point(BASELINES, COLOCATED, published, (LinkTimes(0.0),), settings.published_shape)
+    yield Point(BASELINES, WRONG, replace(usual, wrong=True), near, settings.shape, None)
+    yield Point(BASELINES, OURS, usual, far, settings.shape, None)
 
 
 def _law(settings: StarSettings) -> Iterator[Point]:
