@@ -12,26 +12,30 @@ import onnx_ir
 import torch
 from transformers import PreTrainedModel
 
+from starsd_edge.bundles.manifest import Graph
 from starsd_edge.parity.findings import Check, differs, ok
 
 _DTYPES = {"fp32": np.float32, "fp16": np.float16}
-EXACT_WEIGHTS = tuple(_DTYPES)
-"""Kinds of graphs that keep the checkpoint's numbers, as these types have them."""
 
 Array = npt.NDArray[np.generic]
 
 
-def check_weights(model: PreTrainedModel, graph: Path, weights: str, remedy: str) -> Check:
+def keeps_numbers(graph: Graph) -> bool:
+    """Whether a graph holds the checkpoint's numbers as a floating-point type has them, all of them."""
+    return graph.weights == "fp32" or (graph.tensorrt is not None and graph.tensorrt.block == 0)
+
+
+def check_weights(model: PreTrainedModel, file: Path, weights: str, remedy: str) -> Check:
     """Look for every parameter of a model in its graph, as it stands or transposed.
 
     Args:
         model: float32.
-        graph: its file.
-        weights: one of `EXACT_WEIGHTS`.
+        file: its graph, one that `keeps_numbers`.
+        weights: "fp32" or "fp16".
     """
     name = "weights"
     stored = [
-        value.const_value.numpy() for value in onnx_ir.load(graph).graph.initializers.values() if value.const_value
+        value.const_value.numpy() for value in onnx_ir.load(file).graph.initializers.values() if value.const_value
     ]
     digests = {_digest(array) for array in stored}
     count = 0

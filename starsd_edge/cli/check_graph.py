@@ -132,7 +132,7 @@ def _compare_checkpoint(bundle: Bundle, run: GraphRun, named: str | None) -> lis
     if path is None:
         return [not_checked("passes", "it is not in the cache", "name it: --checkpoint MODEL")]
     from starsd_export.source_check import open_source
-    from starsd_export.stored_weights import EXACT_WEIGHTS, check_weights
+    from starsd_export.stored_weights import check_weights, keeps_numbers
 
     graph = bundle.manifest.graph
     try:
@@ -142,6 +142,6 @@ def _compare_checkpoint(bundle: Bundle, run: GraphRun, named: str | None) -> lis
             raise
         return [not_checked("passes", str(error))]
     checks = compare_passes(run.passes, from_checkpoint(source.stock, graph, run.golden, _AGAIN))
-    if graph.weights in EXACT_WEIGHTS:
+    if keeps_numbers(graph):
         checks.append(check_weights(source.model, bundle.path / graph.file, graph.weights, _AGAIN))
     return checks
