@@ -19,6 +19,7 @@ from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorSet
 from starsd_export.quantising.channel_scales import PARTS
 from starsd_export.quantising.own_text import WritingRules
 from starsd_export.quantising.stored import BLOCK_SIZES, StoredMatrices
+from starsd_export.top_two import add_top_two
 
 TENSORRT_WEIGHTS = ("fp16", *BITS)
 HEADS = ("fp16", *BITS)
@@ -169,5 +170,6 @@ def tensorrt_graph(
         graph = trace_half(model, options.opset(weights), fused)
     if stored is not None:
         quantise_graph(graph, stored)
+    add_top_two(graph)
     require_operators(graph, options.operators(weights))
     return graph

@@ -3,7 +3,9 @@
 $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     models/<name>/     checkpoints fetched by `pull`
     bundles/<name>/    what `export` wrote
-    verify-curves/     what `doctor --network` measured
+    engines/<name>/    what `export --engine` built
+    verify-curves/     what `bench verify` and `doctor --network` measured
+    traces/            what `bench trace` recorded
 """
 
 from __future__ import annotations
@@ -48,6 +50,11 @@ def models_dir() -> Path:
 def bundles_dir() -> Path:
     """Directory of the exported bundles."""
     return cache_dir() / "bundles"
+
+
+def engines_dir() -> Path:
+    """Directory of the engines that were built."""
+    return cache_dir() / "engines"
 
 
 def find_bundle(name_or_path: str) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,11 @@ from starsd_edge.runtime.engine import (
 
 if TYPE_CHECKING:
     import onnxruntime
+
+CPU_PROVIDER = "CPUExecutionProvider"
+TOP_OUTPUTS = ("top_ids", "top_logits")
+"""What graphs for TensorRT give beside `graph_outputs`: the two highest logits of every row, int64 and float32 [R, 2].
+"""
 
 
 @dataclass
@@ -169,12 +175,15 @@ def graph_outputs(layers: int) -> list[str]:
     return ["logits", "features", *(f"new_{kind}_{layer}" for kind in "kv" for layer in range(layers))]
 
 
-def open_session(model: Path, threads: int | None = None, spinning: bool = False) -> onnxruntime.InferenceSession:
-    """A CPU session for a graph file.
+def open_session(
+    model: Path, threads: int | None = None, spinning: bool = False, provider: str = CPU_PROVIDER
+) -> onnxruntime.InferenceSession:
+    """A session for a graph file.
 
     Args:
         threads: intra-op threads; None takes ONNX Runtime's choice, one per core.
         spinning: let idle pool threads spin. Several processes on one machine starve each other when they do.
+        provider: what to run on, as far as it can; the session records where each node went unless it is the CPU's.
 
     Raises:
         EngineError: the graph cannot be loaded, or both ONNX Runtime distributions are installed.
@@ -189,8 +198,11 @@ def open_session(model: Path, threads: int | None = None, spinning: bool = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     # By itself ONNX Runtime multiplies weights in blocks with activations rounded to int8, which no graph asks for.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    providers = [provider] if provider == CPU_PROVIDER else [provider, CPU_PROVIDER]
+    if provider != CPU_PROVIDER:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions share no useful base
         raise EngineError(f"ONNX Runtime cannot load {model}: {run_reason(error)}; export the bundle again") from error
 
@@ -200,6 +212,7 @@ def run_reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
+@cache  # looking through all that is installed takes longer than opening a small graph
 def _refuse_two_distributions() -> None:
     # Both write the same package folder, and the CPU one wins silently.
     found = set(packages_distributions().get("onnxruntime", ()))
