@@ -131,6 +131,8 @@ def test_int8_is_near_and_smaller(checkpoint: Path, tmp_path: Path) -> None:
     sizes = [(tmp_path / kind / "model.onnx.data").stat().st_size for kind in ("fp32", "int8")]
     assert sizes[1] < 0.75 * sizes[0]
     assert not bundle.manifest.graph.exact_trees
+    assert bundle.manifest.perplexity["held-out text"].tokens > 1000
+    assert load_bundle(tmp_path / "fp32").manifest.perplexity == {}
 
 
 def test_gguf_and_safetensors_of_one_model_give_the_same_logits_and_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
