@@ -154,8 +154,9 @@ def test_rows_at_distances_are_copied_and_nothing_between_them(gpu: Cuda) -> Non
     found = gpu.get(target, 8)
     assert found[:2] + found[3:5] == [1, 2, 5, 6]
     assert np.isnan([found[2], *found[5:]]).all()
-    narrow = gpu.cuda.cudaMemcpy2DAsync(target, 3, source, 8, 4, 2, kind, gpu.stream)
-    assert gpu.code(narrow) == "cudaErrorInvalidPitchValue"
+    for pitch in (3, 1 << 31):
+        result = gpu.cuda.cudaMemcpy2DAsync(target, pitch, source, 8, 4, 2, kind, gpu.stream)
+        assert gpu.code(result) == "cudaErrorInvalidPitchValue"
     beyond = gpu.cuda.cudaMemcpy2DAsync(target, 6, source, 8, 4, 4, kind, gpu.stream)
     assert gpu.code(beyond) == "cudaErrorInvalidValue"
 
