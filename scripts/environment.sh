@@ -79,7 +79,7 @@ Installing with pip, from the index that your pip is configured for:
   the rest        about 100 MB (transformers, onnx, onnxruntime, numpy, ...)
 TEXT
     if [ "$1" = test ]; then
-        echo "  test tools      about 60 MB (pytest, hypothesis, scipy, mypy, ruff, ...)"
+        echo "  test tools      about 80 MB (pytest, hypothesis, scipy, mypy, ruff, shellcheck, hadolint, ...)"
         echo "  TensorRT-RTX    about 100 MB, under NVIDIA's own licence, to test the building of"
         echo "                  engines; left out where there is none"
     fi

@@ -190,7 +190,8 @@ class HubDrafts:
         if arrived.epoch in (1, self._first_epoch):  # the first of a session, or of an answer
             self._patience.prefilled()
         else:
-            self._patience.answered(arrived.round_trip_us / 1e6)
+            hub_us = arrived.queue_us + arrived.service_us
+            self._patience.answered(arrived.round_trip_us / 1e6, arrived.queue_us / hub_us if hub_us else 0.0)
         walked = len(self._ids) - 1 - arrived.base_len
         if walked < 0 or arrived.base_len < 0:
             return None
