@@ -40,6 +40,7 @@ def test_fresh_memory_is_poison_on_both_sides(gpu: Cuda) -> None:
 def test_addresses_are_aligned_to_no_more_than_they_have_to_be(gpu: Cuda) -> None:
     found = [gpu.memory(8), gpu.memory(1000), gpu.pinned(8).address, gpu.pinned(3000).address]
     found.append(gpu.ok(gpu.cuda.cudaMallocManaged(8, gpu.cuda.cudaMemAttachGlobal)))
+    found.append(gpu.ok(gpu.cuda.cudaMallocHost(8)))
     assert {address % (2 * ALIGNMENT) for address in found} == {ALIGNMENT}
 
 
