@@ -53,7 +53,7 @@ def _table(part: Part) -> Table:
 
 
 def _word(check: Check) -> str:
-    return "not here" if check.status is Status.NOT_CHECKED else check.status.value
+    return "not checked" if check.status is Status.NOT_CHECKED else check.status.value
 
 
 def _text(check: Check, with_remedy: bool) -> Text:

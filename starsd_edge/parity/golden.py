@@ -181,7 +181,11 @@ def _values(arrays: Mapping[str, npt.NDArray[Any]], index: int) -> Values:
 
 def _require_sound(file: Path, facts: GoldenFacts, vocab_size: int) -> None:
     ids = [*facts.ids, *facts.text.prompt, *facts.text.ids]
-    texts = len(facts.text.ids) == len(facts.text.gaps) > 0 and facts.text.prompt
+    texts = (
+        len(facts.text.ids) == len(facts.text.gaps) > 0
+        and len(facts.text.prompt) > 0
+        and len(facts.prompts) == len(facts.prompt_ids)
+    )
     if len(facts.ids) != IDS or not texts or not all(0 <= token < vocab_size for token in ids):
         raise BundleError(f"{file} does not fit the manifest: export the bundle again")
 

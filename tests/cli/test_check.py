@@ -132,7 +132,7 @@ def test_people_get_a_line_for_each_check_within_80_columns(
     assert "\x1b" not in ended.out
     lines = [line.split() for line in ended.out.splitlines()]
     assert ["ok", "tree", "the", "same", "numbers,", "5.0e-03", "allowed"] in lines
-    assert "not here passes it is not in the cache -> name it: --checkpoint MODEL" in words(ended)
+    assert "not checked passes it is not in the cache -> name it: --checkpoint MODEL" in words(ended)
     assert words(ended).endswith("13 ok, 1 not checked here")
     assert all(line.startswith("check: ") for line in ended.err.splitlines())
 
@@ -143,7 +143,7 @@ def test_a_missing_file_is_named_and_the_graph_is_left_alone(cli: CommandLine, c
     assert ended.code == 1
     assert "differs model.onnx.data" in words(ended)
     assert "is incomplete: model.onnx.data is missing; make the bundle again" in words(ended)
-    assert "not here graph model.onnx.data is not the file that was exported, so it is not loaded" in words(ended)
+    assert "not checked graph model.onnx.data is not the file that was exported, so it is not loaded" in words(ended)
 
 
 def test_all_altered_files_are_named(cli: CommandLine, cache: Path, fp32: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_bundle_without_a_recording_is_compared_with_the_checkpoint(
     sign(fp32)
     ended = cli("check", fp32, "--checkpoint", checkpoint, "--threads", 1)
     assert ended.code == 0
-    assert "not here passes the bundle holds no recording" in words(ended)
+    assert "not checked passes the bundle holds no recording" in words(ended)
     assert "ok after a branch within" in words(ended)
 
 
@@ -263,7 +263,9 @@ def test_a_machine_without_torch_compares_with_the_recording(
     )
     ended = cli("check", fp32, "--threads", 1)
     assert ended.code == 0
-    assert "not here passes this needs torch, which is not installed: pip install 'starsd-edge[export]'" in words(ended)
+    assert "not checked passes this needs torch, which is not installed: pip install 'starsd-edge[export]'" in words(
+        ended
+    )
     assert "ok greedy text 16 tokens, the same ids" in words(ended)
 
 
@@ -279,7 +281,7 @@ def test_engines_that_are_not_there_are_said_to_be_not_there(
 ) -> None:
     ended = cli("check", bundles["fp16"].path, "--threads", 1)
     assert ended.code == 0
-    assert "not here engines there is none on this machine" in words(ended)
+    assert "not checked engines there is none on this machine" in words(ended)
     assert "engine" not in words(cli("check", bundles["fp32"].path, "--threads", 1))
     line = cli.refused("check", bundles["fp32"].path, "--engine", cache, "--json")
     assert "has a graph for ONNX Runtime" in line
@@ -336,7 +338,7 @@ def test_engines_for_other_machines_may_lie_beside_the_one_that_fits(
     ended = cli("check", bundles["fp16"].path, "--threads", 1)
     assert ended.code == 0, ended
     assert device.opened == 1
-    assert "not here machine the engine at" in words(ended)
+    assert "not checked machine the engine at" in words(ended)
     ended = cli("check", bundles["fp16"].path, "--engine", other, "--threads", 1)
     assert ended.code == 1
     assert "differs machine the engine at" in words(ended)
