@@ -82,10 +82,11 @@ class Patience:
             queued_share: of the hub's time for it, what passed before the drafter began.
         """
         self._queued_share += QUEUED_GAIN * (queued_share - self._queued_share)
+        before_s = self.round_trips.smoothed_s
         if self._retrying_s is not None:
             self._judge_retry(round_trip_s <= self._retrying_s)
         if self._trying:  # what was true before the gap may be so no more; a time that is worse proves little by itself
-            before_s, self.round_trips = self.round_trips.smoothed_s, RttEstimator()
+            self.round_trips = RttEstimator()
             self.round_trips.add(min(round_trip_s, (before_s + round_trip_s) / 2))
         else:
             self.round_trips.add(round_trip_s)

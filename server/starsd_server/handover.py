@@ -7,11 +7,14 @@ next pass runs outside the interpreter.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from starsd_server.worker import Done
+
+log = logging.getLogger(__name__)
 
 
 class Handover:
@@ -19,10 +22,12 @@ class Handover:
 
     Args:
         pass_on: called on this object's thread; must not block.
+        died: called on this object's thread when it ends without having been asked to.
     """
 
-    def __init__(self, pass_on: Callable[[Done], None]) -> None:
+    def __init__(self, pass_on: Callable[[Done], None], died: Callable[[], None]) -> None:
         self._pass_on = pass_on
+        self._died = died
         self._laid_down: SimpleQueue[Done | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="handover", daemon=True)
 
@@ -40,5 +45,9 @@ class Handover:
         self._thread.join()
 
     def _run(self) -> None:
-        while (done := self._laid_down.get()) is not None:
-            self._pass_on(done)
+        try:
+            while (done := self._laid_down.get()) is not None:
+                self._pass_on(done)
+        except BaseException:
+            log.exception("the thread that hands drafts over ended by a fault of its own")
+            self._died()

@@ -74,7 +74,7 @@ class Hub:
     def __init__(self, registry: DrafterRegistry, settings: HubSettings, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds, thread-safe."""
         self.broken = asyncio.Event()
-        """Set when the drafting thread has ended by a fault."""
+        """Set when the drafting thread, or the one that hands over what it did, has ended by a fault."""
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._started_at = clock()
@@ -103,7 +103,7 @@ class Hub:
             self._shapes,
         )
         self._desk = DraftingDesk(self._drafters, clock)
-        self._handover = Handover(self._deliver)
+        self._handover = Handover(self._deliver, self._died)
         self._worker = DraftWorker(self._desk, self._queue, self._handover.put, self._died, clock)
         self._connections: dict[Peer, HubConnection] = {}
         self._peers: dict[HubConnection, Peer] = {}
@@ -247,7 +247,7 @@ class Hub:
                 self._loop.call_soon_threadsafe(self._take_in, done)
 
     def _died(self) -> None:
-        """On the drafting thread."""
+        """On the thread that ends."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.broken.set)
 
@@ -404,7 +404,7 @@ async def serve_hub(
 
     Raises:
         UsageError: somebody else listens there.
-        StarsdError: the drafting thread ended by a fault.
+        StarsdError: one of the hub's threads ended by a fault.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
@@ -419,7 +419,7 @@ async def serve_hub(
     finally:
         await hub.stop()
     if hub.broken.is_set():
-        raise StarsdError("the hub's drafting thread ended by a fault of its own, which the log shows: start it again")
+        raise StarsdError("a thread of the hub ended by a fault of its own, which the log shows: start the hub again")
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -350,11 +350,10 @@ class DraftWorker:
         done = self._desk.do(self._next.work)
         ended = self._clock()
         self._next = self._queue.take_if_any()
-        began = self._clock()
         self._deliver(done)
         self._meter.end_work(ended)
         if self._next is not None:
-            self._meter.begin_work(self._next.work_since, began)
+            self._meter.begin_work(self._next.work_since, self._clock())
         return True
 
 

@@ -26,9 +26,8 @@ NOTHING = DraftShape(0, 0)
 WAITED_PASSES = 0.5
 """Where several are drafted for together, a request comes in the middle of a pass, on average."""
 NODES_SLACK = 0.03
-DEPTH_SLACK = 0.02
-"""What the largest shape may be slower by, as a share, than the best by what is expected: a drafter that grows its
-trees where it is sure makes more of room than averages by level and rank can tell.
+"""What a tree of more nodes may be slower by, as a share, than the best one of its depth by what is expected: a drafter
+that grows its trees where it is sure makes more of room than averages by level and rank can tell.
 """
 
 
@@ -113,30 +112,21 @@ def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
             shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
             draft_s = pass_seconds(cost, shape, 1)
             at_depth.append(Rung(shape, 1 + accepted[nodes], wish.rest_s + verify_s[nodes + 1], draft_s, draft_s))
-        ladder.append(_largest_near(at_depth, NODES_SLACK))
+        ladder.append(_largest_near_best(at_depth))
     return ladder
 
 
-def _largest_near(rungs: Sequence[Rung], slack: float) -> Rung:
-    """The last one whose rate is about the best one's; of chains, which have nothing to choose from, the best one."""
-    best = max(rungs, key=lambda rung: rung.rate)
-    near = [rung for rung in rungs if rung.shape.branching > 1 and rung.rate >= (1 - slack) * best.rate]
-    return max([best, *near], key=lambda rung: (rung.shape.max_depth, rung.shape.max_nodes))
+def _largest_near_best(at_depth: Sequence[Rung]) -> Rung:
+    """The one with most nodes whose rate is about the best one's; of chains, which have no room to choose, the best."""
+    best = max(at_depth, key=lambda rung: rung.rate)
+    near = [rung for rung in at_depth if rung.shape.branching > 1 and rung.rate >= (1 - NODES_SLACK) * best.rate]
+    return max([best, *near], key=lambda rung: rung.shape.max_nodes)
 
 
 def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
     """The same rung where so many are drafted together; `line` is `ServiceCost.line` of its shape."""
     pass_s = line[0] + batch * line[1]
     return Rung(rung.shape, rung.tokens, rung.return_s, (1 + WAITED_PASSES * (batch > 1)) * pass_s, pass_s / batch)
-
-
-def best_alone(wish: Wish, cost: ServiceCost) -> Choice:
-    """What serves a target best that has the hub to itself; nothing where plain decoding is as fast."""
-    ladder = rungs(wish, cost)
-    best = _largest_near(ladder, DEPTH_SLACK) if ladder else None
-    if best is None or best.rate * wish.plain_s <= 1:
-        return Choice(NOTHING, NOT_PAYING, 1.0 if best is None else best.rate * wish.plain_s)
-    return Choice(best.shape, BEST, best.rate * wish.plain_s)
 
 
 def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[Choice]:
@@ -184,7 +174,7 @@ def _paying(ladder: Sequence[Rung], wish: Wish) -> list[Rung]:
     """
     if not ladder:
         return []
-    best = _largest_near(ladder, DEPTH_SLACK)
+    best = max(ladder, key=lambda rung: rung.rate)
     if best.rate * wish.plain_s <= 1:
         return []
     worth_it = [rung for rung in ladder if rung.rate * wish.plain_s > 1 and rung.use <= best.use]

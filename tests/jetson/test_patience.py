@@ -128,6 +128,15 @@ def test_hub_that_is_slow_only_while_nobody_waits_is_found_out() -> None:
     assert wait(patience) >= 0.02
 
 
+def test_a_retry_that_is_lost_with_its_connection_makes_the_next_trial_no_quicker_than_it_is() -> None:
+    patience = slow_while_nobody_waits()
+    waits_until_retry(patience)
+    while not patience.asks(CHAIN):
+        assert patience.why_off == LATE
+    patience.answered(0.3)
+    assert patience.round_trips.smoothed_s == pytest.approx(0.3, rel=0.01)
+
+
 def test_hub_that_stays_slow_is_believed() -> None:
     patience = slow_while_nobody_waits()
     waits_until_retry(patience)

@@ -8,13 +8,17 @@ from starsd_server.handover import Handover
 from starsd_server.worker import Done, Warm
 
 
+def died() -> None:
+    raise AssertionError("nothing went wrong")
+
+
 def results(count: int) -> list[Done]:
     return [Done((Warm(str(number)),)) for number in range(count)]
 
 
 def test_results_come_in_order_on_another_thread_and_all_of_them_before_it_ends() -> None:
     seen: list[tuple[Done, str]] = []
-    handover = Handover(lambda done: seen.append((done, threading.current_thread().name)))
+    handover = Handover(lambda done: seen.append((done, threading.current_thread().name)), died)
     handover.start()
     laid_down = results(50)
     for done in laid_down:
@@ -32,7 +36,7 @@ def test_who_lays_down_a_result_does_not_wait_for_who_takes_it() -> None:
         may_go_on.wait(10)
         seen.append(done)
 
-    handover = Handover(slowly)
+    handover = Handover(slowly, died)
     handover.start()
     for done in results(3):
         handover.put(done)
@@ -40,3 +44,17 @@ def test_who_lays_down_a_result_does_not_wait_for_who_takes_it() -> None:
     may_go_on.set()
     handover.stop()
     assert seen == results(3)
+
+
+def test_a_fault_is_told_since_nobody_would_be_answered_any_more() -> None:
+    told = threading.Event()
+
+    def fail(done: Done) -> None:
+        raise ValueError("a fault")
+
+    handover = Handover(fail, told.set)
+    handover.start()
+    for done in results(2):
+        handover.put(done)
+    assert told.wait(10)
+    handover.stop()

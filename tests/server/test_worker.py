@@ -128,6 +128,19 @@ def test_time_is_booked_as_it_was_spent(bench: Bench) -> None:
     assert bench.worker.time_use() == TimeUse(busy_s=0.5, idle_s=3.0, lag_s=0.1875)
 
 
+def test_handing_back_is_lag_while_work_waits_and_idle_else(bench: Bench) -> None:
+    def hand_back(done: Done) -> None:
+        bench.clock.now += 0.125
+
+    worker = DraftWorker(bench.desk, bench.queue, hand_back, lambda: None, bench.clock)
+    for session in (1, 2):
+        bench.open(session)
+        bench.request(session)
+    for _ in range(4):
+        assert worker.work_once()
+    assert worker.time_use() == TimeUse(busy_s=0.5, idle_s=0.125, lag_s=0.375)
+
+
 def test_the_wait_of_the_oldest_work_counts_whatever_comes_after(bench: Bench) -> None:
     bench.open(1)
     bench.clock.now += 0.5
