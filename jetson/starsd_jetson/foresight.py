@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
-_FIRST_GUESS = 0.7
+FIRST_GUESS = 0.7
 """Of a drafter that nobody knows yet, how often the likeliest child of the root comes true. Deeper levels are expected
 to do as the level above them.
 """
@@ -171,7 +171,7 @@ class Foresight:
     def _shares(self, depth: int, ranks: int) -> list[list[float]]:
         """By level and rank, the share of nodes that come true below a parent that did."""
         table: list[list[float]] = []
-        expected = _FIRST_GUESS
+        expected = FIRST_GUESS
         for number in range(depth):
             cells = self._levels[number].ranks if number < len(self._levels) else []
             row: list[float] = []

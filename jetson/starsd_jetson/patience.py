@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from starsd_edge.planning.curve import VerifyCurves
 from starsd_edge.protocol.reasons import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
@@ -51,6 +52,7 @@ class Patience:
     Args:
         fixed_wait_s: ask for every draft, wait for it up to this many seconds and verify all of it, whether it pays or
             not; only a silent hub is still given less and less.
+        measured: see `Payoff`.
 
     Attributes:
         payoff: of the hub's trees.
@@ -58,9 +60,9 @@ class Patience:
         why_off: why the hub is not asked, but for trials: one of `reasons`; empty while it is.
     """
 
-    def __init__(self, fixed_wait_s: float | None = None) -> None:
+    def __init__(self, fixed_wait_s: float | None = None, measured: VerifyCurves | None = None) -> None:
         self._fixed_wait_s = fixed_wait_s
-        self.payoff = Payoff()
+        self.payoff = Payoff(measured)
         self.round_trips = RttEstimator()
         self.why_off = ""
         self._rows_per_level = 1.0
@@ -102,6 +104,10 @@ class Patience:
     def is_unanswered(self) -> bool:
         """Whether a request was given up since the last draft came."""
         return self._unanswered > 0
+
+    def wanted(self, limit: DraftShape) -> DraftShape:
+        """What of a shape to ask for; see `Payoff.wanted`."""
+        return limit if self._fixed_wait_s is not None else self.payoff.wanted(limit)
 
     def asks(self, shape: DraftShape) -> bool:
         """Whether a tree of this shape is to be asked for. Once in every round that could ask."""
@@ -179,7 +185,7 @@ class Patience:
         return self._fixed_wait_s is None and self.rate(other) > self.rate(to)
 
     def rate(self, draft: Draft) -> float:
-        """Tokens per second of a round with this draft, which is there; 0 before any round was timed."""
+        """Tokens per second of a round with this draft, which is there; 0 while no time is known."""
         seconds = float(self.payoff.times.curve(len(draft.tree) + 1)[-1])
         return draft.expected / seconds if seconds else 0.0
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.speculation.tree import DraftTree
-from starsd_jetson.foresight import Foresight
+from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.paying_shape import paying_shape, usual_guesses
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_jetson.foresight import FIRST_GUESS, Foresight
 from starsd_jetson.pass_times import PassTimes
 
 CLEAR_PRUNING = 0.04
@@ -30,14 +32,32 @@ CLEAR_GAIN = 1.5
 class Payoff:
     """Weighs the drafts of one drafter.
 
+    Args:
+        measured: what verify passes of this target's engine took when they were measured; None where they were not.
+
     Attributes:
         times: of this target's rounds.
         foresight: of the drafter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measured: VerifyCurves | None = None) -> None:
+        self._measured = measured
         self.times = PassTimes()
         self.foresight = Foresight()
+
+    def begin(self, prompt_tokens: int) -> None:
+        """An answer to a prompt of this length begins."""
+        self.foresight.forget_trees()
+        if self._measured is not None:
+            self.times.expect(self._measured.at(prompt_tokens))
+
+    def wanted(self, limit: DraftShape) -> DraftShape:
+        """What of a shape to ask for: while rounds have shown little, no more than pays by the times measured before.
+        Afterwards, and where there are none, all of it: whoever drafts knows by then what its guesses are worth.
+        """
+        if self.times.expected is None or limit.max_nodes == 0 or limit.max_depth == 0:
+            return limit
+        return paying_shape(self.times.curve(limit.max_nodes + 1).tolist(), usual_guesses(FIRST_GUESS), limit)
 
     @property
     def plain_tokens_per_s(self) -> float:

@@ -101,7 +101,7 @@ class TensorrtEngine:
         """
         limits, model = engine.limits, bundle.model
         spec = graph_spec(bundle, limits.max_context, allow_inexact)
-        self._spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk)
+        self._spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk, digest=engine.plan_sha256)
         self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim)
         self._past = self._kv.names("past")
         self._capacity = bundle.graph.tensorrt.capacity if bundle.graph.tensorrt else 0
