@@ -26,6 +26,7 @@ from starsd_edge.runtime.engine import (
     require_committed,
     require_pending,
     require_rows,
+    require_rows_of_pass,
 )
 from starsd_edge.runtime.onnx_cuda import open_cuda_session
 from starsd_edge.runtime.onnx_engine import graph_running, graph_spec
@@ -141,6 +142,7 @@ class OnnxCudaEngine:
         """See `Engine.commit`."""
         seq = _own(seq)
         require_pending(seq, bool(seq.pending), len(rows))
+        require_rows_of_pass(seq.pending, rows)
         seq.caches.commit(seq.length, rows)
         seq.length += len(rows)
         seq.pending = 0

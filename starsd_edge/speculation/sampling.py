@@ -187,7 +187,7 @@ class Sampler:
         if self.params.temperature > 0.0 or not self._plain_at(position):
             return None
         first, second = float(logits[0]), float(logits[1])
-        if not (np.isfinite(first) and first > second and int(ids.max()) < self._tokenizer_size):
+        if not (np.isfinite(first) and first > second and ids.min() >= 0 and ids.max() < self._tokenizer_size):
             return None
         return Choice(int(ids[0]), first - second)
 

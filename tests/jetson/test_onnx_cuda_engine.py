@@ -82,6 +82,9 @@ def test_the_contract_is_kept(tiny_bundles: dict[str, Bundle], device: FakeDevic
     with pytest.raises(EngineError, match="nothing to commit"):
         engine.commit(seq, [0])
     forward(engine, seq, IDS)
+    for rows in ([12], [-1]):
+        with pytest.raises(EngineError, match="the last pass had 12 rows"):
+            engine.commit(seq, rows)
     engine.commit(seq, range(12))
     forward(engine, seq, [3])
     with pytest.raises(EngineError, match="the sequence is full"):

@@ -202,6 +202,10 @@ def test_an_engine_for_another_machine_is_refused_unopened(bundle: Bundle, kind:
             lambda old: {"tensors": [replace(old.tensors[0], dtype="int32"), *old.tensors[1:]]},
             "input_ids is int32 [-1] and not int64 [-1]",
         ),
+        (
+            lambda old: {"tensors": [tensor for tensor in old.tensors if tensor.name != "top_ids"]},
+            "tensors: top_logits is there without top_ids",
+        ),
         (lambda old: {"graph_digest": "0-0"}, "was built from another graph"),
         (lambda old: {"plan_bytes": 7}, "and not the 7 that were built"),
         (lambda old: {"plan_sha256": "0"}, "its sha256 differs"),
@@ -253,6 +257,7 @@ def test_what_the_library_says_of_a_plan_is_passed_on(bundle: Bundle) -> None:
     change(directory, plan_bytes=file.stat().st_size, plan_sha256=sha256_file(file))
     line = refusal(bundle)
     assert line.startswith(f"tensorrt 10.16.2.10 cannot open {file}: Error Code 1: Serialization")
+    assert line.endswith(f"or build it again with `starsd-edge export {bundle.manifest.name} --engine tensorrt`")
 
 
 @pytest.mark.parametrize(
@@ -263,6 +268,16 @@ def test_a_desktop_gpu_takes_the_engine_that_there_is(bundle: Bundle, installed:
     board = Board({installed: built})
     assert open_tensorrt(bundle, "cuda", machine=board.machine()).spec.max_tree == 64
     assert board.device.faults.notes == []
+
+
+@pytest.mark.parametrize("other", [{"compute_capability": "sm110"}, {"version": "10.3.0.30"}])
+def test_an_engine_of_another_library_for_another_gpu_does_not_hide_the_one_that_fits(
+    bundle: Bundle, other: dict[str, Any]
+) -> None:
+    build(bundle, "of a Jetson", **other)
+    build(bundle, "of this GPU", library="tensorrt_rtx", version="1.7.1.116")
+    libraries = {"tensorrt_rtx": "1.7.1.116"} | ({"tensorrt": "10.16.2.10"} if "version" in other else {})
+    assert open_tensorrt(bundle, "cuda", machine=Board(libraries).machine()).spec.max_tree == 64
 
 
 @pytest.mark.parametrize("is_integrated", [True, False])

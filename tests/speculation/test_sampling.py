@@ -61,6 +61,7 @@ def test_the_two_highest_logits_decide_as_all_of_them_do() -> None:
         ([3, 5], [2.0, 2.0]),  # equals: the lowest id may be a third one
         ([3, 30], [2.0, 1.0]),
         ([30, 3], [2.0, 1.0]),
+        ([-1, 3], [2.0, 1.0]),
         ([3, 5], [np.nan, 1.0]),
         ([3, 5], [2.0, np.nan]),
         ([3, 5], [np.inf, 1.0]),

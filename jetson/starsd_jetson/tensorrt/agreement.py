@@ -16,7 +16,7 @@ TOP_TENSORS = (
     EngineTensor("top_ids", "output", "int64", [_FREE, 2]),
     EngineTensor("top_logits", "output", "float32", [_FREE, 2]),
 )
-"""What graphs may give beside that: the two highest logits of every row."""
+"""What graphs may give beside that, both or neither: the two highest logits of every row."""
 
 
 def require_agreement(directory: Path, engine: EngineManifest, bundle: Manifest) -> None:
@@ -68,6 +68,10 @@ def _other_tensors(engine: EngineManifest, bundle: Manifest) -> Iterator[tuple[s
             yield "tensors", f"the graph knows no {name}"
         elif tensor != expected:
             yield "tensors", f"{name} is {tensor.dtype} {tensor.shape} and not {expected.dtype} {expected.shape}"
+    ids, logits = (tensor.name for tensor in TOP_TENSORS)
+    if (ids in found) != (logits in found):
+        there, missing = (ids, logits) if ids in found else (logits, ids)
+        yield "tensors", f"{there} is there without {missing}"
 
 
 def graph_tensors(bundle: Manifest) -> list[EngineTensor]:

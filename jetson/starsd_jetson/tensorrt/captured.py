@@ -30,10 +30,10 @@ Outputs = list[npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class _Recording:
-    """A graph, and the context that it was recorded from."""
+    """A graph, and the context that it was recorded from; the graph goes first when both are given back."""
 
-    context: Context
     launchable: Launchable
+    context: Context
 
 
 class CapturedPasses:
@@ -59,29 +59,32 @@ class CapturedPasses:
         self._seen[key] = self._seen.get(key, 0) + 1
         return self._seen[key] == _RECORDED_AT
 
-    def record(self, key: Key, context: Context, outputs: Callable[[], Outputs]) -> None:
-        """Run a pass plainly and record it.
+    def record(self, key: Key, make_context: Callable[[], Context], outputs: Callable[[], Outputs]) -> bool:
+        """Run a pass plainly, record it, and run the recording.
 
         Args:
-            context: of its own, with addresses and shapes set.
+            make_context: one of its own, with addresses and shapes set.
             outputs: waits for the pass and gives what came of it.
+
+        Returns:
+            Whether the recording is good, and what came of it stands. Else the pass is still to be run: no answer ends
+            because a recording failed, for want of memory, say.
         """
-        context.enqueue()  # the first pass after a change of shapes must not be the recorded one
-        plain = outputs()
         try:
-            recording = self._record(context)
-            self._device.launch(recording.launchable)
-            again = outputs()
-            same = all(np.array_equal(*pair) for pair in zip(plain, again, strict=True))
+            self._recorded[key] = self._compared(make_context(), outputs)
         except EngineError as error:
             log.warning("passes of %d tokens are not recorded: %s", key[0], error)
-            recording, same = None, True
-        if not same:
-            log.warning("passes of %d tokens are not recorded: the recording gives other numbers", key[0])
-            recording = None
-        self._recorded[key] = recording
-        if recording is None:
-            context.enqueue()  # whatever went wrong, the pass itself has to stand
+            self._recorded[key] = None
+        return self._recorded[key] is not None
+
+    def _compared(self, context: Context, outputs: Callable[[], Outputs]) -> _Recording:
+        context.enqueue()  # the first pass after a change of shapes must not be the recorded one
+        plain = outputs()
+        recording = self._record(context)
+        self._device.launch(recording.launchable)
+        if not all(np.array_equal(*pair) for pair in zip(plain, outputs(), strict=True)):
+            raise EngineError("the recording gives other numbers")
+        return recording
 
     def _record(self, context: Context) -> _Recording:
         if not context.can_be_recorded():
@@ -89,10 +92,10 @@ class CapturedPasses:
         self._device.begin_capture()
         try:
             context.enqueue()
-        except EngineError:
+        except BaseException:  # Ctrl-C too: what comes next on the stream would be recorded, and never run
             self._abandon()
             raise
-        return _Recording(context, self._device.end_capture())
+        return _Recording(self._device.end_capture(), context)
 
     def _abandon(self) -> None:
         try:

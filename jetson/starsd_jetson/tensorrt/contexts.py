@@ -41,11 +41,11 @@ class Context:
         """Say where tensors lie."""
         if addresses is self._bound:  # as in all passes of one answer
             return
-        self._bound = addresses
         for name, address in addresses.items():
             if self._addresses.get(name) != address:
                 self._plan.require(self._context.set_tensor_address(name, address), f"take the address of {name}")
                 self._addresses[name] = address
+        self._bound = addresses  # only now: where one is refused, the rest still has to be told
 
     def shape(self, shapes: Mapping[str, Shape]) -> None:
         """Say how large inputs are whose size a pass chooses."""

@@ -26,6 +26,7 @@ from starsd_edge.runtime.engine import (
     require_committed,
     require_pending,
     require_rows,
+    require_rows_of_pass,
 )
 from starsd_edge.runtime.onnx_engine import graph_spec
 from starsd_jetson.tensorrt.caches import AppendCaches, Caches, Half, InplaceCaches, KvShape
@@ -163,8 +164,7 @@ class TensorrtEngine:
         """See `Engine.commit`. An `inplace` engine takes rows in ascending order alone, as those of every path are."""
         seq = _own(seq)
         require_pending(seq, bool(seq.pending), len(rows))
-        if not all(0 <= row < seq.pending for row in rows):
-            raise EngineError(f"the last pass had {seq.pending} rows: {list(rows)} cannot be committed")
+        require_rows_of_pass(seq.pending, rows)
         seq.lent.caches.commit(seq.length, rows)
         seq.length += len(rows)
         seq.pending = 0
@@ -203,16 +203,22 @@ class TensorrtEngine:
 
     def _run(self, seq: TensorrtSequence, profile: str, rows: int, logits: int) -> None:
         captured, key = seq.lent.captured, (rows, logits)
-        if captured is not None and captured.run(key):
-            return
-        record = captured is not None and captured.is_due(key)
-        context = self._context(profile) if record else self._contexts[profile]
+        if captured is not None:
+            if captured.run(key):
+                return
+            if captured.is_due(key) and captured.record(
+                key,
+                lambda: self._set(self._context(profile), seq, rows, logits),
+                lambda: self._outputs.read(rows, logits),
+            ):
+                return
+        self._set(self._contexts[profile], seq, rows, logits).enqueue()
+
+    def _set(self, context: Context, seq: TensorrtSequence, rows: int, logits: int) -> Context:
+        """The context, ready for a pass."""
         context.bind(seq.lent.caches.addresses)
         context.shape(self._shapes(seq, rows, logits))
-        if captured is not None and record:
-            captured.record(key, context, lambda: self._outputs.read(rows, logits))
-        else:
-            context.enqueue()
+        return context
 
     def _context(self, profile: str) -> Context:
         context = Context(self._plan, self._device, self._profiles[profile], self._workspace)

@@ -1,8 +1,8 @@
 """From a bundle to a running engine on this machine: each thing that is needed is asked for before the next relies on
 it.
 
-The driver comes first, because TensorRT's objects end the process without one; then the library, `cuda-python` and an
-engine that was built for exactly this library and GPU. Only then is a plan opened.
+The driver comes first, because TensorRT's objects end the process without one; then the library, an engine that was
+built for exactly this library and GPU, and `cuda-python`. Only then is a plan opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starsd_edge.bundles.engine_manifest import (
     require_plan,
 )
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.errors import EngineError, StarsdError, UsageError
 from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.runtime.tensorrt_library import import_library
 from starsd_jetson.tensorrt.agreement import require_agreement
@@ -73,9 +73,8 @@ def open_tensorrt(
         gpu = here.devices()[0]
     except EngineError as error:
         raise EngineError(f"--device {device}: {error}") from None
-    trt, host = _library(bundle, device, gpu, here)
+    trt, directory, engine = _choose(bundle, device, gpu, here)
     cuda = import_cuda(f"--device {device}", "jetson" if device == "jetson" else "tensorrt", here.load)
-    directory, engine = fitting_engine(bundle, host)
     require_agreement(directory, engine, bundle.manifest)
     plan = require_plan(directory, engine)
     return TensorrtEngine(trt, cuda, plan, engine, bundle.manifest, allow_inexact)
@@ -147,13 +146,20 @@ def engines_of(bundle: Bundle) -> Iterator[tuple[Path, EngineManifest]]:
             yield file.parent, engine
 
 
-def _library(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tuple[Any, EngineHost]:
-    """The library to use: where several may serve, the first of which there is an engine."""
-    names = LIBRARIES[device]
+def _choose(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tuple[Any, Path, EngineManifest]:
+    """The library to use and its engine: of those of which there are engines, the first with one that fits."""
     built = {engine.library for _, engine in engines_of(bundle)}
-    name = next((name for name in names if name in built), names[0])
-    module, version = import_library(name, f"--device {device}", "Runtime", here.load)
-    return module, EngineHost(name, version, gpu.compute_capability, platform_name())
+    names = [name for name in LIBRARIES[device] if name in built] or LIBRARIES[device][:1]
+    errors: list[StarsdError] = []
+    for name in names:
+        try:
+            module, version = import_library(name, f"--device {device}", "Runtime", here.load)
+            host = EngineHost(name, version, gpu.compute_capability, platform_name())
+            return module, *fitting_engine(bundle, host)
+        except (UsageError, EngineError) as error:
+            errors.append(error)
+    # That an installed library lacks an engine is nearer to the wish than that another library is not installed.
+    raise next((error for error in errors if isinstance(error, EngineError)), errors[0])
 
 
 def import_cuda(wish: str, extra: str, load: Callable[[str], Any] = importlib.import_module) -> Any:

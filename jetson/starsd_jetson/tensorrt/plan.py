@@ -51,7 +51,10 @@ class Plan:
         if not done:
             said = "; ".join(dict.fromkeys(self._log.errors)) or "it does not say why"
             self._log.errors.clear()
-            raise EngineError(f"{self.manifest.library} {self.manifest.version} cannot {what}: {said}")
+            raise EngineError(
+                f"{self.manifest.library} {self.manifest.version} cannot {what}: {said}; close other programs that use "
+                f"the GPU, or build it again with `{rebuild_command(self.manifest)}`"
+            )
 
     def names(self, mode: str) -> list[str]:
         """Of its inputs, or of its outputs."""
