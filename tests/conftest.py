@@ -59,6 +59,13 @@ def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
 
 
 @pytest.fixture(scope="session")
+def tiny_tensorrt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """Bundles of a tiny model for TensorRT by KV strategy; needs torch."""
+    support = pytest.importorskip("tests.support.tiny_tensorrt", reason="needs torch")
+    return support.export_tiny_tensorrt(tmp_path_factory.mktemp("tensorrt"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
 def tiny_eagle3(tmp_path_factory: pytest.TempPathFactory) -> TinyEagle3:
     """A tiny target and an EAGLE-3 head for it; needs torch."""
     tiny = pytest.importorskip("tests.support.tiny_eagle3", reason="needs torch")

@@ -17,8 +17,8 @@ from starsd_edge.errors import StarsdError
 # fmt: off
 _PLAIN = frozenset({
     "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Gather", "Gemm", "MatMul", "Mul", "Neg",
-    "Pow", "ReduceMean", "Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "Transpose",
-    "Unsqueeze", "Where",
+    "Pow", "ReduceMean", "Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "TopK",
+    "Transpose", "Unsqueeze", "Where",
 })
 # fmt: on
 _OWN_DOMAINS = ("", "ai.onnx")

@@ -19,6 +19,7 @@ from starsd_export.half_graph import trace_half
 from starsd_export.inplace_graph import INPLACE_OPSET, trace_inplace
 from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorSet, require_operators
 from starsd_export.reference import run_stock
+from starsd_export.top_two import add_top_two
 
 TENSORRT_WEIGHTS = ("fp16", *BITS)
 HEADS = ("fp16", *BITS)
@@ -124,6 +125,7 @@ def tensorrt_graph(
     if blocks is not None:
         quantise_graph(graph, blocks)
         quantise_model(model, blocks)
+    add_top_two(graph)
     require_operators(graph, options.operators(weights))
     return graph
 

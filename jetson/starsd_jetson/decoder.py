@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.runtime.engine import Engine, Step, causal_mask
-from starsd_edge.speculation.sampling import Sampler
+from starsd_edge.speculation.sampling import Choice, Sampler
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_edge.speculation.verify import verify
+from starsd_edge.speculation.verify import verify_rows
 from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
 from starsd_edge.text.stream import TextStream
 from starsd_edge.text.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ class _Answering:
             following = prompt[start + 1 : start + rows + 1]
             self._append(following.tolist(), step.features[: len(following)])
             self.source.extend()
-        first = self.sampler.choose(step.logits[-1], len(prompt)).token
+        first = self._choose(step, 0, len(prompt)).token
         self.first_token_at = self.clock()
         piece = self._emit([first], accepted=0, origin=NONE)
         if self.finish_reason is None:
@@ -151,7 +151,7 @@ class _Answering:
             self.seq, tree.verify_tokens(root), tree.verify_positions(base_len), tree.verify_mask()
         )
         verify_s = self.clock() - before_verify
-        verdict = verify(tree, step.logits, base_len, self.sampler.choose)
+        verdict = verify_rows(tree, step.rows, base_len, lambda *row: self._choose(step, *row))
         accepted = len(verdict.rows) - 1
         piece = self._emit(verdict.tokens, accepted, draft.origin)
         if self.finish_reason is None:
@@ -189,6 +189,14 @@ class _Answering:
         base_len = self.seq.length + ahead
         tokens_left = self.request.max_tokens - len(self.tokens)
         return self.shape.clamp(self.shape.max_nodes, min(self.request.context - base_len - 1, tokens_left - 1))
+
+    def _choose(self, step: Step, row: int, position: int, path: Sequence[int] = ()) -> Choice:
+        """The token of a position, from no more of the logits than it takes."""
+        if step.top is not None:
+            choice = self.sampler.choose_from_two(step.top.ids[row], step.top.logits[row], position)
+            if choice is not None:
+                return choice
+        return self.sampler.choose(step.logits[row], position, path)
 
     def _append(self, ids: Sequence[int], features: npt.NDArray[np.float16]) -> None:
         self.source.append(ids, features if self.spec.feature_width else None)

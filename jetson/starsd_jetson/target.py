@@ -11,9 +11,9 @@ from starsd_edge.errors import UsageError
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec
-from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
+from starsd_jetson.engines import open_engine
 
 DEFAULT_TREE = DraftShape(8, 4, 4)
 """What a hub is asked for where nothing is said: on a CPU a verify pass of nine rows costs a third more than one row,
@@ -48,6 +48,7 @@ class Target:
 
         Raises:
             BundleError: the bundle's files are broken.
+            UsageError: no such device, or something is not installed.
             EngineError: the engine cannot be opened on this device.
         """
         tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)

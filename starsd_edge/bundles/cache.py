@@ -3,6 +3,7 @@
 $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     models/<name>/     checkpoints fetched by `pull`
     bundles/<name>/    what `export` wrote
+    engines/<name>/    engines that `export --engine` built of them
     verify-curves/     what `doctor --network` measured
 """
 
@@ -48,6 +49,11 @@ def models_dir() -> Path:
 def bundles_dir() -> Path:
     """Directory of the exported bundles."""
     return cache_dir() / "bundles"
+
+
+def engines_dir() -> Path:
+    """Directory of the engines that were built."""
+    return cache_dir() / "engines"
 
 
 def find_bundle(name_or_path: str) -> Path:

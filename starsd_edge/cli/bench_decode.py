@@ -23,7 +23,7 @@ from starsd_edge.cli.drafters import drafter_kind
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.loading import check_device, open_engine
+from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.tree import DraftShape
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class DecodeBench:
 
     def _add_own_modes(self, target: Target, stack: ExitStack) -> None:
         from starsd_jetson.drafting import NgramDrafts, NoDrafts
+        from starsd_jetson.engines import open_engine
         from starsd_jetson.target import draft_shape
 
         options = self._options

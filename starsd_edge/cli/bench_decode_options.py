@@ -58,7 +58,7 @@ class BenchDecodeOptions:
         float | None,
         typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
     ] = None
-    device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
+    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
     threads: Annotated[
         int | None,
         typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine; default: all cores.", show_default=False),

@@ -57,13 +57,13 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
 
 
 def _check_machine(options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
-    from starsd_edge.runtime.loading import LATER_DEVICES
+    from starsd_edge.runtime.loading import CUDA, JETSON
     from starsd_server.settings import DoorSettings
 
     progress("the machine")
     software = gather_software()
     yield from check_software(software)
-    yield from check_gpu_engines(software, LATER_DEVICES)
+    yield from check_gpu_engines(software, (CUDA, JETSON))
     yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
     yield _check_port(options.port)
     try:

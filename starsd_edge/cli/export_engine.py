@@ -20,7 +20,6 @@ _NOTE_RTX = (
     "note: TensorRT-RTX engines are for RTX GPUs of this compute capability; a Jetson builds its own, on the device, "
     "with --engine tensorrt"
 )
-_NOTE_RUN = "note: this version builds engines and does not run them yet"
 
 
 def build_engine(options: ExportCommandOptions, export_graph: Callable[[ExportCommandOptions], Path]) -> None:
@@ -82,7 +81,6 @@ def _print(built: BuiltEngine) -> None:
     )
     if engine.library == "tensorrt_rtx":
         typer.echo(_NOTE_RTX, err=True)
-    typer.echo(_NOTE_RUN, err=True)
 
 
 @contextmanager

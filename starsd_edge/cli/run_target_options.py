@@ -175,7 +175,7 @@ class RunTargetOptions:
     drafts: DraftOptions
     output: OutputOptions
     log: LogOptions
-    device: Annotated[str, typer.Option(help="cpu; cuda and jetson come with a later version.")] = "cpu"
+    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
     ] = None

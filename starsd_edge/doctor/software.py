@@ -120,10 +120,10 @@ def _gpu_providers(facts: SoftwareFacts) -> Iterator[Finding]:
 
 
 def check_gpu_engines(facts: SoftwareFacts, devices: Sequence[str]) -> Iterator[Finding]:
-    """The devices for which this version has no engine."""
+    """The devices whose engines were not tried."""
     here = facts.gpu or "no NVIDIA GPU on this machine"
     for device in devices:
-        yield Finding(f"engine {device}", Level.NOT_RUN, f"this version has no engine for it; here: {here}")
+        yield Finding(f"engine {device}", Level.NOT_RUN, f"not tried by this command; here: {here}")
 
 
 def _system_packages(facts: SoftwareFacts) -> Finding:

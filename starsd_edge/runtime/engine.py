@@ -7,6 +7,7 @@ being committed. Nothing is rolled back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,16 +48,55 @@ class EngineSpec:
 
 
 @dataclass(frozen=True)
+class TopTwo:
+    """The two highest logits of each row, the highest first. Among equals any may stand first.
+
+    Attributes:
+        ids: int64 [R, 2].
+        logits: float32 [R, 2].
+    """
+
+    ids: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+
+
 class Step:
     """What one forward pass gave.
 
     Attributes:
-        logits: float32 [R, V], one row for each row asked for.
         features: float16 [T, F].
+        top: of the logits, where the engine gives it by itself; None elsewhere. Whoever needs no more leaves the
+            logits where they are.
     """
 
-    logits: npt.NDArray[np.float32]
-    features: npt.NDArray[np.float16]
+    def __init__(
+        self,
+        logits: npt.NDArray[np.float32] | Callable[[], npt.NDArray[np.float32]],
+        features: npt.NDArray[np.float16],
+        top: TopTwo | None = None,
+    ) -> None:
+        """Args:
+        logits: float32 [R, V], or what fetches them.
+        """
+        self._logits = logits
+        self.features = features
+        self.top = top
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """float32 [R, V], one row for each row asked for. Fetched when first asked for, if they lie on a GPU."""
+        if callable(self._logits):
+            self._logits = self._logits()
+        return self._logits
+
+    @property
+    def rows(self) -> int:
+        """Rows R of the logits."""
+        return len(self.logits) if self.top is None else len(self.top.ids)
+
+    def fetch(self) -> None:
+        """Fetch the logits, from where the next pass will overwrite them."""
+        self._logits = self.logits
 
 
 class Sequence(Protocol):

@@ -14,43 +14,44 @@ if TYPE_CHECKING:
     from starsd_edge.runtime.onnx_engine import OnnxEngine
     from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
 
-LATER_DEVICES = ("cuda", "jetson")
+CPU, CUDA, JETSON = "cpu", "cuda", "jetson"
+DEVICES = (CPU, CUDA, JETSON)
 
 
 def check_device(device: str) -> None:
-    """Whether a model can run on this device.
-
-    Raises:
-        UsageError: no such device, or not in this version.
-    """
-    if device in LATER_DEVICES:
-        raise UsageError(f"--device {device} comes with a later version of starsd-edge: use --device cpu for now")
-    if device != "cpu":
-        raise UsageError(f"no device {device!r}: use --device cpu")
+    """Raises UsageError if there is no such device."""
+    if device not in DEVICES:
+        raise UsageError(f"no device {device!r}: --device is cpu, cuda or jetson")
 
 
 def open_engine(
     bundle: Bundle,
-    device: str = "cpu",
+    device: str = CPU,
     threads: int | None = None,
     *,
     allow_inexact: bool = False,
     spinning: bool = False,
 ) -> Engine:
-    """Load a bundle's graph.
+    """Load a bundle's graph on ONNX Runtime. (Engines of TensorRT: `starsd_jetson.engines`.)
 
     Args:
-        device: "cpu"; "cuda" and "jetson" come with a later version.
+        device: "cpu" or "cuda".
         threads: threads of the runtime's pool, None for one per core.
         allow_inexact: let a bundle with coarse weights verify trees.
         spinning: let idle pool threads spin; only for a process that has the machine to itself.
 
     Raises:
-        UsageError: no such device, or not in this version.
-        EngineError: the graph cannot be loaded.
+        UsageError: no such device, or not for ONNX Runtime.
+        EngineError: the graph cannot be loaded, or the GPU cannot be used.
     """
     check_device(device)
+    if device == JETSON:
+        raise UsageError("--device jetson runs engines of TensorRT: this command knows cpu and cuda alone")
     file = bundle.path / bundle.manifest.graph.file
+    if device == CUDA:
+        from starsd_edge.runtime.onnx_cuda import open_cuda_graph
+
+        return open_cuda_graph(file, bundle.manifest, allow_inexact=allow_inexact)
     return open_graph(file, bundle.manifest, threads, allow_inexact=allow_inexact, spinning=spinning)
 
 

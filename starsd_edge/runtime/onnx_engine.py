@@ -32,6 +32,8 @@ from starsd_edge.runtime.engine import (
 if TYPE_CHECKING:
     import onnxruntime
 
+CPU_PROVIDER = "CPUExecutionProvider"
+
 
 @dataclass
 class OnnxSequence:
@@ -169,12 +171,15 @@ def graph_outputs(layers: int) -> list[str]:
     return ["logits", "features", *(f"new_{kind}_{layer}" for kind in "kv" for layer in range(layers))]
 
 
-def open_session(model: Path, threads: int | None = None, spinning: bool = False) -> onnxruntime.InferenceSession:
-    """A CPU session for a graph file.
+def open_session(
+    model: Path, threads: int | None = None, spinning: bool = False, provider: str = CPU_PROVIDER
+) -> onnxruntime.InferenceSession:
+    """A session for a graph file.
 
     Args:
         threads: intra-op threads; None takes ONNX Runtime's choice, one per core.
         spinning: let idle pool threads spin. Several processes on one machine starve each other when they do.
+        provider: what to run on, as far as it can; the session records where each node went unless it is the CPU's.
 
     Raises:
         EngineError: the graph cannot be loaded, or both ONNX Runtime distributions are installed.
@@ -189,8 +194,11 @@ def open_session(model: Path, threads: int | None = None, spinning: bool = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     # By itself ONNX Runtime multiplies weights in blocks with activations rounded to int8, which no graph asks for.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    providers = [provider] if provider == CPU_PROVIDER else [provider, CPU_PROVIDER]
+    if provider != CPU_PROVIDER:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # ONNX Runtime's own exceptions share no useful base
         raise EngineError(f"ONNX Runtime cannot load {model}: {run_reason(error)}; export the bundle again") from error
 

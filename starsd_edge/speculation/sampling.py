@@ -175,6 +175,22 @@ class Sampler:
             return _highest(known, best) if self.params.temperature == 0.0 else self._draw(known, position)
         return self._choose_processed(self._processed(known, position, path), position)
 
+    def choose_from_two(
+        self, ids: npt.NDArray[np.int64], logits: npt.NDArray[np.float32], position: int
+    ) -> Choice | None:
+        """`choose` from nothing but a row's two highest logits; None where that takes the whole row: to sample, to
+        process, to tell equals apart, to leave out padding, to say what is wrong with it.
+
+        Args:
+            ids, logits: int64 [2] and float32 [2], the highest first.
+        """
+        if self.params.temperature > 0.0 or not self._plain_at(position):
+            return None
+        first, second = float(logits[0]), float(logits[1])
+        if not (np.isfinite(first) and first > second and int(ids.max()) < self._tokenizer_size):
+            return None
+        return Choice(int(ids[0]), first - second)
+
     def _plain_at(self, position: int) -> bool:
         """Whether logits need no processing there."""
         return self._penalties is None and not len(self._biased) and position >= self._may_end_at

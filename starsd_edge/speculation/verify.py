@@ -58,13 +58,28 @@ def verify(
     Raises:
         EngineError: the logits have another number of rows than the tree asks for.
     """
-    if len(logits) != len(tree) + 1:
-        raise EngineError(f"the engine gave {len(logits)} rows of logits for a verify pass of {len(tree) + 1}")
+    return verify_rows(tree, len(logits), base_len, lambda row, position, path: choose(logits[row], position, path))
+
+
+def verify_rows(
+    tree: DraftTree, rows: int, base_len: int, choose: Callable[[int, int, Sequence[int]], Choice]
+) -> Verdict:
+    """`verify` for whoever finds a row's choice by its number.
+
+    Args:
+        rows: how many there are to choose from.
+        choose: gives the token of a position from the number of a row, and as for `verify` the path to it.
+
+    Raises:
+        EngineError: another number of rows than the tree asks for.
+    """
+    if rows != len(tree) + 1:
+        raise EngineError(f"the engine gave {rows} rows of logits for a verify pass of {len(tree) + 1}")
     node = ROOT
     verdict = Verdict([], [], [])
     while True:
         row = node + 1
-        choice = choose(logits[row], base_len + len(verdict.rows) + 1, verdict.tokens)
+        choice = choose(row, base_len + len(verdict.rows) + 1, verdict.tokens)
         verdict.rows.append(row)
         verdict.tokens.append(choice.token)
         verdict.margins.append(choice.margin)

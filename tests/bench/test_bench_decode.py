@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.cli import bench_decode
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
 from starsd_edge.runtime.engine import Step
+from starsd_jetson import engines
 from starsd_jetson import target as target_module
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
@@ -58,7 +58,7 @@ def use(monkeypatch: pytest.MonkeyPatch, engine: PrefixEngine) -> None:
     # The command sets these where they are unset.
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    for module in (target_module, bench_decode):
+    for module in (target_module, engines):
         monkeypatch.setattr(module, "open_engine", lambda *arguments, **named: engine)
 
 
@@ -174,7 +174,6 @@ def test_different_tokens_are_a_failure_and_are_located(
         (["--repeats", "0"], "--repeats"),
         (["--json", "/nowhere/report.json"], "there is no directory /nowhere"),
         (["--json", "/"], "is a directory"),
-        (["--device", "cuda"], "comes with a later version"),
         (["--device", "abacus"], "no device 'abacus'"),
         (["--prompts", "/nowhere"], "cannot read the prompts"),
         (["--checkpoint", "/nowhere/model.gguf"], "no model named"),

@@ -4,24 +4,83 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from msgspec.structs import replace
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.runtime import cuda_driver, onnx_cuda, onnx_engine
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import OnnxEngine
 from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
 
 
-@pytest.mark.parametrize("device", ["cuda", "jetson"])
-def test_devices_of_a_later_version_say_so(tiny_bundles: dict[str, Bundle], device: str) -> None:
-    with pytest.raises(UsageError, match=f"--device {device} comes with a later version"):
-        open_engine(tiny_bundles["fp32"], device)
+def test_a_gpu_without_a_driver_is_one_line(tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    with pytest.raises(EngineError, match="--device cuda: there is no NVIDIA driver on this machine") as caught:
+        open_engine(tiny_bundles["fp32"], "cuda")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_onnxruntime_for_cpus_is_told_from_one_for_gpus(
+    tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_cuda, "cuda_devices", list)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_engine.CPU_PROVIDER])
+    with pytest.raises(UsageError, match=r"onnxruntime is for CPUs: .*pip install 'starsd-edge\[cuda\]'"):
+        open_engine(tiny_bundles["fp32"], "cuda")
+
+
+def test_a_silent_fall_back_to_the_cpu_is_no_gpu_engine(
+    tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What onnxruntime-gpu lists without the libraries that it needs; here, it is true to the letter.
+    monkeypatch.setattr(onnx_cuda, "cuda_devices", list)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_cuda.PROVIDER])
+    with pytest.warns(UserWarning, match="not in available"), pytest.raises(EngineError, match="would run on the CPU"):
+        open_engine(tiny_bundles["fp32"], "cuda")
+
+
+class _OnGpu:
+    """What a session on a GPU says of itself."""
+
+    def __init__(self, session: Any) -> None:
+        self.get_provider_graph_assignment_info = session.get_provider_graph_assignment_info
+
+    def get_providers(self) -> list[str]:
+        return [onnx_cuda.PROVIDER, onnx_engine.CPU_PROVIDER]
+
+
+def test_parts_of_a_graph_that_stay_on_the_cpu_are_named(tiny_bundles: dict[str, Bundle]) -> None:
+    bundle = tiny_bundles["int8"]
+    file = bundle.path / bundle.manifest.graph.file
+    with pytest.warns(UserWarning, match="not in available"):
+        session = onnx_engine.open_session(file, provider=onnx_cuda.PROVIDER)
+    with pytest.raises(EngineError, match=r"leaves parts of this graph on the CPU \(\d+ MatMul, \d+ MatMulNBits"):
+        onnx_cuda.require_gpu(_OnGpu(session))  # type: ignore[arg-type]
+
+
+class _Old:
+    """A session of an ONNX Runtime that keeps no record."""
+
+    def get_providers(self) -> list[str]:
+        return [onnx_cuda.PROVIDER]
+
+
+def test_a_session_that_does_not_say_where_it_runs_is_refused() -> None:
+    with pytest.raises(EngineError, match=r"does not say where it runs a graph: install onnxruntime-gpu 1\.24"):
+        onnx_cuda.require_gpu(_Old())  # type: ignore[arg-type]
+
+
+def test_onnx_runtime_has_no_jetson(tiny_bundles: dict[str, Bundle]) -> None:
+    with pytest.raises(UsageError, match="--device jetson runs engines of TensorRT"):
+        open_engine(tiny_bundles["fp32"], "jetson")
 
 
 def test_an_unknown_device_is_refused(tiny_bundles: dict[str, Bundle]) -> None:

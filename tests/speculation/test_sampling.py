@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.speculation.coins import coin
+from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import Choice, Sampler, SamplingParams
 from tests.support.reference_sampling import reference_choice, reference_probabilities
 
@@ -40,6 +41,49 @@ def test_agrees_with_the_definition(
     token, distance = reference_choice(probabilities, coin(seed, 0, position))
     assert choice.token == token
     assert choice.margin <= distance + NEAR_TIE
+
+
+def test_the_two_highest_logits_decide_as_all_of_them_do() -> None:
+    rng = np.random.default_rng(0)
+    sampler = Sampler(SamplingParams(), tokenizer_size=90)
+    for row in rng.normal(size=(50, 100)).astype(np.float32):
+        ids = row.argsort()[:-3:-1].astype(np.int64)
+        found = sampler.choose_from_two(ids, row[ids], 5)
+        if ids.max() < 90:
+            assert found == sampler.choose(row, 5)
+        else:
+            assert found is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "logits"),
+    [
+        ([3, 5], [2.0, 2.0]),  # equals: the lowest id may be a third one
+        ([3, 30], [2.0, 1.0]),
+        ([30, 3], [2.0, 1.0]),
+        ([3, 5], [np.nan, 1.0]),
+        ([3, 5], [2.0, np.nan]),
+        ([3, 5], [np.inf, 1.0]),
+        ([3, 5], [-np.inf, -np.inf]),
+    ],
+)
+def test_two_logits_that_leave_a_doubt_decide_nothing(ids: list[int], logits: list[float]) -> None:
+    sampler = Sampler(SamplingParams(), tokenizer_size=24)
+    assert sampler.choose_from_two(np.array(ids), np.array(logits, np.float32), 0) is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0.5),
+        SamplingParams(logit_bias=((4, 1.0),)),
+        SamplingParams(penalties=Penalties(repetition=1.1)),
+        SamplingParams(min_tokens=3),
+    ],
+)
+def test_what_is_sampled_or_processed_takes_all_logits(params: SamplingParams) -> None:
+    sampler = Sampler(params, tokenizer_size=24, eos_ids=[23])
+    assert sampler.choose_from_two(np.array([3, 5]), np.array([2.0, 1.0], np.float32), 2) is None
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 2.0, 6.0])

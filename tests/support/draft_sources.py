@@ -27,7 +27,7 @@ class ScriptedDrafts:
     """Makes each tree from the text so far and the shape asked for; checks that the loop keeps to the contract."""
 
     def __init__(self, script: Callable[[list[int], DraftShape], DraftTree], feature_width: int = 0) -> None:
-        self._script = script
+        self.script = script
         self._feature_width = feature_width
         self.text: list[int] = []
         self.features: list[npt.NDArray[np.float16]] = []
@@ -57,7 +57,7 @@ class ScriptedDrafts:
         self.shapes.append(shape)
 
     def take(self) -> Draft:
-        return Draft(self._script(self.text, self.shapes[-1]), HUB)
+        return Draft(self.script(self.text, self.shapes[-1]), HUB)
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         pass

@@ -12,7 +12,7 @@ import msgspec
 
 from starsd_edge import __version__
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.bundles.cache import cache_dir
+from starsd_edge.bundles.cache import engines_dir
 from starsd_edge.bundles.engine_manifest import (
     ENGINE_NAME,
     PLAN_NAME,
@@ -77,11 +77,6 @@ class BuiltEngine:
     path: Path
     manifest: EngineManifest
     was_there: bool
-
-
-def engines_dir() -> Path:
-    """Where engines are kept."""
-    return cache_dir() / "engines"
 
 
 def export_engine(

@@ -1,0 +1,136 @@
+"""From a bundle to a running engine on this machine: each thing that is needed is asked for before the next relies on
+it.
+
+The driver comes first, because TensorRT's objects end the process without one; then the library, `cuda-python` and an
+engine that was built for exactly this library and GPU. Only then is a plan opened.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.cache import engines_dir
+from starsd_edge.bundles.engine_manifest import (
+    ENGINE_NAME,
+    EngineHost,
+    EngineManifest,
+    graph_digest,
+    platform_name,
+    read_engine_manifest,
+    require_fit,
+    require_plan,
+)
+from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
+from starsd_edge.runtime.tensorrt_library import import_library
+from starsd_jetson.tensorrt.agreement import require_agreement
+from starsd_jetson.tensorrt.engine import TensorrtEngine
+
+CUDA_MODULE = "cuda.bindings.runtime"
+LIBRARIES = {"jetson": ("tensorrt",), "cuda": ("tensorrt", "tensorrt_rtx")}
+"""By `--device`: what may run there, the best first."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine is asked.
+
+    Attributes:
+        devices: its GPUs.
+        load: imports a module by its name.
+    """
+
+    devices: Callable[[], Sequence[CudaDevice]] = cuda_devices
+    load: Callable[[str], Any] = importlib.import_module
+
+
+def open_tensorrt(
+    bundle: Bundle, device: str, *, allow_inexact: bool = False, machine: Machine | None = None
+) -> TensorrtEngine:
+    """Open the engine that was built of a bundle for this machine.
+
+    Args:
+        device: a key of `LIBRARIES`.
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+
+    Raises:
+        UsageError: the bundle's graph is for CPUs, or a package is missing.
+        EngineError: no driver or GPU, no engine that fits, a damaged one, or no memory.
+    """
+    here = machine or Machine()
+    if bundle.manifest.graph.tensorrt is None:
+        raise UsageError(
+            f"{bundle.path} has a graph for ONNX Runtime: --device {device} needs a bundle of "
+            "`starsd-edge export MODEL --runtime tensorrt`, and an engine of it"
+        )
+    try:
+        gpu = here.devices()[0]
+    except EngineError as error:
+        raise EngineError(f"--device {device}: {error}") from None
+    trt, host = _library(bundle, device, gpu, here)
+    cuda = _cuda(device, here)
+    directory, engine = fitting_engine(bundle, host)
+    require_agreement(directory, engine, bundle.manifest)
+    plan = require_plan(directory, engine)
+    return TensorrtEngine(trt, cuda, plan, engine, bundle.manifest, allow_inexact)
+
+
+def fitting_engine(bundle: Bundle, host: EngineHost) -> tuple[Path, EngineManifest]:
+    """The newest engine of a bundle that runs here.
+
+    Raises:
+        EngineError: there is none, or none that fits: then why the newest does not.
+    """
+    why: EngineError | None = None
+    for directory, engine in engines_of(bundle):
+        try:
+            require_fit(directory, engine, host, bundle.manifest)
+        except EngineError as error:
+            why = why or error
+        else:
+            return directory, engine
+    if why is not None:
+        raise why
+    kind = host.library.replace("_", "-")
+    raise EngineError(
+        f"there is no engine of {bundle.manifest.name} on this machine: `starsd-edge export {bundle.path} --engine "
+        f"{kind}` builds one"
+    )
+
+
+def engines_of(bundle: Bundle) -> Iterator[tuple[Path, EngineManifest]]:
+    """Engines of a bundle's graph, and others of its name: beside it and in the cache, the newest first."""
+    found = [file for place in (bundle.path / "engines", engines_dir()) for file in place.glob(f"*/{ENGINE_NAME}")]
+    for file in sorted(found, key=lambda file: file.stat().st_mtime, reverse=True):
+        try:
+            engine = read_engine_manifest(file.parent)
+        except EngineError:
+            continue  # of another version of this program, or damaged: others may be whole
+        if engine.bundle == bundle.manifest.name or engine.graph_digest == graph_digest(bundle.manifest):
+            yield file.parent, engine
+
+
+def _library(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tuple[Any, EngineHost]:
+    """The library to use: where several may serve, the first of which there is an engine."""
+    names = LIBRARIES[device]
+    built = {engine.library for _, engine in engines_of(bundle)}
+    name = next((name for name in names if name in built), names[0])
+    module, version = import_library(name, f"--device {device}", "Runtime", here.load)
+    return module, EngineHost(name, version, gpu.compute_capability, platform_name())
+
+
+def _cuda(device: str, here: Machine) -> Any:
+    try:
+        return here.load(CUDA_MODULE)
+    except (ImportError, OSError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
+        extra = "jetson" if device == "jetson" else "tensorrt"
+        raise UsageError(
+            f"--device {device} needs the Python package cuda-python, which {why}: pip install 'starsd-edge[{extra}]'"
+        ) from None
