@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir
+from onnxscript import version_converter
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import TensorrtGraph
@@ -121,7 +122,8 @@ def tensorrt_graph(
     if options.kv_strategy == "inplace":
         graph = trace_inplace(model, capacity, fused)
     else:
-        graph = trace_half(model, options.opset(weights), fused)
+        graph = trace_half(model, fused=fused)
+        version_converter.convert_version(graph, options.opset(weights), fallback=False)
     if blocks is not None:
         quantise_graph(graph, blocks)
         quantise_model(model, blocks)

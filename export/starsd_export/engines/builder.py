@@ -42,13 +42,13 @@ class BuildOrder:
     Attributes:
         graph: the ONNX file.
         shapes: of the inputs, one entry for each profile.
-        compute_capability: like "sm89"; None takes this machine's GPU.
+        compute_capabilities: kinds of GPU that one plan shall serve, like "sm89"; none takes this machine's GPU.
         timing_cache: what an earlier build measured, empty for none; None where the library keeps no such thing.
     """
 
     graph: Path
     shapes: Sequence[Shapes]
-    compute_capability: str | None
+    compute_capabilities: Sequence[str]
     timing_cache: bytes | None = None
 
 
@@ -88,7 +88,7 @@ def build_plan(
     if not parser.parse_from_file(str(order.graph)):
         raise BuildError(f"{library} does not take this graph: {_reasons(_parser_errors(parser) or log.errors)}")
     config = builder.create_builder_config()
-    _choose_gpu(library, config, order.compute_capability)
+    _choose_gpus(library, config, order.compute_capabilities)
     _add_profiles(library, builder, network, config, order.shapes, log)
     if order.timing_cache is not None:
         config.set_timing_cache(config.create_timing_cache(order.timing_cache), False)
@@ -103,15 +103,16 @@ def build_plan(
     return BuiltPlan(bytes(plan), _tensors(network), measured)
 
 
-def _choose_gpu(library: Library, config: Any, wanted: str | None) -> None:
-    if wanted is None:
+def _choose_gpus(library: Library, config: Any, wanted: Sequence[str]) -> None:
+    if not wanted:
         return
-    kind = getattr(library.module.ComputeCapability, wanted.upper(), None)
-    if kind is None:
-        raise BuildError(f"{library} does not build for {wanted}: another version may")
-    config.num_compute_capabilities = 1
-    if not config.set_compute_capability(kind, 0):
-        raise BuildError(f"{library} refuses to build for {wanted}")
+    config.num_compute_capabilities = len(wanted)
+    for index, name in enumerate(wanted):
+        kind = getattr(library.module.ComputeCapability, name.upper(), None)
+        if kind is None:
+            raise BuildError(f"{library} does not build for {name}: another version may")
+        if not config.set_compute_capability(kind, index):
+            raise BuildError(f"{library} refuses to build for {name}")
 
 
 def _add_profiles(

@@ -151,9 +151,7 @@ class TensorrtEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`. An `inplace` engine takes rows in ascending order alone, as those of every path are."""
         seq = _own(seq)
-        require_pending(seq, bool(seq.pending), len(rows))
-        if not all(0 <= row < seq.pending for row in rows):
-            raise EngineError(f"the last pass had {seq.pending} rows: {list(rows)} cannot be committed")
+        require_pending(seq, seq.pending, rows)
         seq.lent.caches.commit(seq.length, rows)
         seq.length += len(rows)
         seq.pending = 0
