@@ -3,6 +3,7 @@
 
 VENV=.venv
 EXTRAS=export,server,plan,bench,cpu
+OLDER_TENSORRT_RTX=1.4.0.76
 
 # Make the environment ready. $1: "run" for what the program needs, "test" for the test and lint tools as well.
 # Does nothing, and needs no network, when a stamp says that this was done for the pyproject.toml as it stands.
@@ -21,8 +22,18 @@ prepare_environment() {
         pip_install --group test --group lint
         # Tests of engine builds need it and are listed as not run without it.
         pip_install --editable ".[tensorrt-rtx]" || echo "TensorRT-RTX cannot be installed here: engine builds are not tested." >&2
+        install_older_tensorrt_rtx || echo "TensorRT-RTX $OLDER_TENSORRT_RTX cannot be installed here: builds with it are not tested." >&2
     fi
     stamp >"$VENV/ready-to-$purpose"
+}
+
+# Its interface is that of TensorRT 10.15, and the newer one has its place in the environment: a directory of its own, which
+# a process of the tests finds first.
+install_older_tensorrt_rtx() {
+    local place=$VENV/tensorrt-rtx-$OLDER_TENSORRT_RTX
+    [ -d "$place/tensorrt_rtx" ] && return
+    rm -rf "$place"
+    pip_install --target "$place" --group older-tensorrt-rtx && [ -d "$place/tensorrt_rtx" ]
 }
 
 # False also for what an interrupted run or a removed Python left of an environment.
@@ -80,8 +91,8 @@ Installing with pip, from the index that your pip is configured for:
 TEXT
     if [ "$1" = test ]; then
         echo "  test tools      about 60 MB (pytest, hypothesis, scipy, mypy, ruff, ...)"
-        echo "  TensorRT-RTX    about 100 MB, under NVIDIA's own licence, to test the building of"
-        echo "                  engines; left out where there is none"
+        echo "  TensorRT-RTX    two versions of about 100 MB each, under NVIDIA's own licence, to test"
+        echo "                  the building of engines; left out where there is none"
     fi
 }
 

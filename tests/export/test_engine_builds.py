@@ -19,6 +19,7 @@ from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import Shapes
 from starsd_export.engines.worker import Order, Progress
 from tests.support import build_graphs as graphs
+from tests.support.gpus import is_gpu_here
 from tests.support.rtx_generations import EACH, GENERATIONS, Generation
 
 GENERATIONS[0].require()
@@ -70,6 +71,19 @@ def test_one_plan_serves_several_kinds_of_gpu(generation: Generation, tmp_path: 
     built = generation.build(request, plan)
     assert built.version == generation.version
     assert plan.stat().st_size > 1000
+
+
+def test_weights_in_blocks_build_without_a_gpu_from_the_newer_generation_on(tmp_path: Path) -> None:
+    newer, older = GENERATIONS
+    request = order(graphs.weights_in_blocks(), tmp_path)
+    assert newer.build(request, tmp_path / "plan").version == newer.version
+    (tmp_path / "plan").unlink()
+    older.require()
+    if is_gpu_here():
+        older.build(request, tmp_path / "plan")
+        return
+    found = refusal(older, request)
+    assert "it needs a GPU for this: take a newer version, or a bundle of `--weights fp16` (" in found
 
 
 def test_every_kind_of_gpu_on_the_list_is_one_of_the_librarys(library: Library) -> None:

@@ -22,10 +22,12 @@ FUSED, FUSED_INT8 = "fused features", "fused features, int8"
 TORCH, TORCH_FUSED = "torch", "torch, fused features"
 TENSORRT = {f"TensorRT (fake), {strategy}": strategy for strategy in ("append", "inplace")}
 GRAPHS = {f"graph for TensorRT, {strategy}": strategy for strategy in ("append", "inplace")}
+ON_GPU = {f"TensorRT on this GPU, {strategy}": strategy for strategy in ("append", "inplace")}
 _WITH_TORCH = [
     pytest.param(name, marks=pytest.mark.export) for name in (TORCH, TORCH_FUSED, FUSED, FUSED_INT8, *GRAPHS, *TENSORRT)
 ]
-ENGINES = [*KINDS, *_WITH_TORCH, "prefix", "replay"]
+_WITH_GPU = [pytest.param(name, marks=[pytest.mark.export, pytest.mark.gpu]) for name in ON_GPU]
+ENGINES = [*KINDS, *_WITH_TORCH, *_WITH_GPU, "prefix", "replay"]
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -47,6 +49,10 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
         bundle = request.getfixturevalue("tiny_tensorrt")[TENSORRT[name]]
         return OnFake(bundle, tmp_path_factory.mktemp("engine") / "fake").engine
+    if name in ON_GPU:
+        from tests.support.engines_here import engine_here
+
+        return engine_here(request.getfixturevalue("tiny_tensorrt")[ON_GPU[name]])
     bundles = request.getfixturevalue("tiny_bundles")
     if name == TORCH:
         return _torch_engine(open_engine(bundles["fp32"]))
@@ -70,10 +76,10 @@ def _torch_engine(like: Engine, fused: TinyEagle3 | None = None) -> Engine:
 @pytest.fixture
 def is_exact(request: pytest.FixtureRequest, engine: Engine) -> bool:
     """torch is the yardstick of values, not of bits: its kernels depend on the number of rows, as do ONNX Runtime's for
-    the operators of `inplace`.
+    the operators of `inplace`, and a GPU's for all.
     """
     name = request.node.callspec.params["engine"]
-    return name not in (TORCH, TORCH_FUSED) and (TENSORRT | GRAPHS).get(name) != "inplace"
+    return name not in (TORCH, TORCH_FUSED, *ON_GPU) and (TENSORRT | GRAPHS).get(name) != "inplace"
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The default model's bundles for TensorRT, one of each kind, exported together.
 
-What takes long is tracing the model, and how its weights are stored comes after that: here one trace of each KV strategy
-serves all. Everything else is done by `export_bundle`, the parity gate with it.
+What takes long is tracing the model, and how its weights are stored comes after that: here one trace of each KV
+strategy serves all. Everything else is done by `export_bundle`, the parity gate with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starsd_export.tensorrt_graph import KV_STRATEGIES, TENSORRT_WEIGHTS, Tensor
 from tests.support.bundle_store import place_of
 
 CONTEXT = 1024
-"""Of the fixed caches: what the engines' size and the time to build them do not depend on."""
+"""Of the fixed caches, on which neither the size of an engine nor the time to build it depends much."""
 KINDS = tuple((strategy, weights) for strategy in KV_STRATEGIES for weights in TENSORRT_WEIGHTS)
 """KV strategy and weights."""
 

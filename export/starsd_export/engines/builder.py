@@ -19,6 +19,7 @@ from starsd_export.engines.profiles import Shapes
 
 _KEPT_MESSAGES = 40
 _REASONS = 6
+_ASKS_FOR_A_GPU = "generateForCurrent"
 _TOLD_DEPTH = 2
 _PARTS = 20
 _DTYPES = {"HALF": "float16", "FLOAT": "float32", "BOOL": "bool", "INT64": "int64", "INT32": "int32"}
@@ -98,7 +99,7 @@ def build_plan(
     if plan is None:
         if monitor.stopped:
             raise BuildCancelledError("the build was stopped")
-        raise BuildError(f"{library} does not build this graph: {_reasons(log.errors)}")
+        raise BuildError(f"{library} does not build this graph: {_why_not(log.errors)}")
     measured = bytes(config.get_timing_cache().serialize()) if order.timing_cache is not None else None
     return BuiltPlan(bytes(plan), _tensors(network), measured)
 
@@ -218,6 +219,13 @@ def _parser_errors(parser: Any) -> list[str]:
         where = f"{error.node_operator()} {error.node_name()}".strip()
         found.append(f"{where}: {error.desc()}" if where else error.desc())
     return found
+
+
+def _why_not(messages: Sequence[str]) -> str:
+    """What the builder said, and what helps where it said that it looked for a GPU: so does 1.4 for weights in blocks."""
+    asked = any(_ASKS_FOR_A_GPU in message for message in messages)
+    advice = "it needs a GPU for this: take a newer version, or a bundle of `--weights fp16`"
+    return f"{advice} ({_reasons(messages)})" if asked else _reasons(messages)
 
 
 def _reasons(messages: Sequence[str]) -> str:
