@@ -27,8 +27,8 @@ prepare_environment() {
     stamp >"$VENV/ready-to-$purpose"
 }
 
-# Its interface is that of TensorRT 10.15, and the newer one has its place in the environment: a directory of its own, which
-# a process of the tests finds first.
+# Its interface is that of TensorRT 10.15, and the newer one has its place in the environment: a directory of its own,
+# which a process of the tests finds first.
 install_older_tensorrt_rtx() {
     local place=$VENV/tensorrt-rtx-$OLDER_TENSORRT_RTX
     [ -d "$place/tensorrt_rtx" ] && return
@@ -90,7 +90,7 @@ Installing with pip, from the index that your pip is configured for:
   the rest        about 100 MB (transformers, onnx, onnxruntime, numpy, ...)
 TEXT
     if [ "$1" = test ]; then
-        echo "  test tools      about 60 MB (pytest, hypothesis, scipy, mypy, ruff, ...)"
+        echo "  test tools      about 80 MB (pytest, hypothesis, scipy, mypy, ruff, shellcheck, hadolint, ...)"
         echo "  TensorRT-RTX    two versions of about 100 MB each, under NVIDIA's own licence, to test"
         echo "                  the building of engines; left out where there is none"
     fi

@@ -7,8 +7,8 @@
 OTHER_PYTHONS=${PYTHONS:-python3.10 python3.11 python3.12}
 PYTHONS_PLACE=.cache/pythons
 # Directories of tests of what runs beside a target model, and of what it shares with the others.
-CORE_AND_TARGET="tests/speculation tests/protocol tests/text tests/bundles tests/runtime tests/heads tests/planning
-    tests/monitor tests/doctor tests/cli tests/jetson tests/packaging/test_imports.py"
+CORE_AND_TARGET=(tests/speculation tests/protocol tests/text tests/bundles tests/runtime tests/heads tests/planning
+    tests/monitor tests/doctor tests/cli tests/jetson tests/packaging/test_imports.py)
 
 # Run the tests on each of $OTHER_PYTHONS (names or paths) that is not the Python of .venv. One that is not there, or for
 # which nothing can be installed, is said to be not run; a test that fails ends it all.
@@ -16,7 +16,7 @@ test_other_pythons() {
     local name version index ready=() running=()
     for name in $OTHER_PYTHONS; do
         if version=$(prepare_other "$name"); then
-            ready+=($version) # none: it is the Python of .venv, on which the whole suite runs
+            [ -z "$version" ] || ready+=("$version") # none: it is the Python of .venv, on which the whole suite runs
         fi
     done
     if [ ${#ready[@]} -eq 0 ]; then
@@ -28,7 +28,7 @@ test_other_pythons() {
     for version in "${ready[@]}"; do
         log=$PYTHONS_PLACE/$version.log
         logs+=("$log")
-        "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" $CORE_AND_TARGET \
+        "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" "${CORE_AND_TARGET[@]}" \
             >"$log" 2>&1 &
         running+=($!)
     done

@@ -25,6 +25,7 @@ step() {
     "$@"
 }
 
+# shellcheck disable=SC2031 # set in a subshell for other Pythons only
 bin=$VENV/bin
 if [ "${1-}" = --pythons ]; then
     test_other_pythons

@@ -7,6 +7,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir
 
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
+
 _COUNT = 2
 
 
@@ -22,10 +24,10 @@ def add_top_two(model: onnx_ir.Model) -> None:
     top = onnx_ir.node(
         "TopK", [logits, count.outputs[0]], attributes={"axis": -1, "largest": 1, "sorted": 1}, num_outputs=2
     )
-    shape = onnx_ir.Shape([logits.shape[0], _COUNT])
-    for value, name, dtype in zip(
-        top.outputs, ("top_logits", "top_ids"), (onnx_ir.DataType.FLOAT, onnx_ir.DataType.INT64), strict=True
-    ):
-        value.name, value.shape, value.type = name, shape, onnx_ir.TensorType(dtype)
+    outputs = top.outputs[::-1]  # TopK gives the values first
+    types = (onnx_ir.DataType.INT64, onnx_ir.DataType.FLOAT)
+    for value, name, dtype in zip(outputs, TOP_OUTPUTS, types, strict=True):
+        value.name, value.type = name, onnx_ir.TensorType(dtype)
+        value.shape = onnx_ir.Shape([logits.shape[0], _COUNT])
     graph.extend([count, top])
-    graph.outputs.extend(reversed(top.outputs))
+    graph.outputs.extend(outputs)

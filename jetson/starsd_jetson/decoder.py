@@ -10,6 +10,7 @@ of depth d fills the KV up to n + 1 + d rows and emits at most d + 1 tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from starsd_edge.runtime.engine import Engine, Step, causal_mask
 from starsd_edge.speculation.sampling import Choice, Sampler
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_edge.speculation.verify import verify_rows
+from starsd_edge.speculation.verify import verify
 from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
 from starsd_edge.text.stream import TextStream
 from starsd_edge.text.tokenizer import Tokenizer
@@ -151,7 +152,7 @@ class _Answering:
             self.seq, tree.verify_tokens(root), tree.verify_positions(base_len), tree.verify_mask()
         )
         verify_s = self.clock() - before_verify
-        verdict = verify_rows(tree, step.rows, base_len, lambda *row: self._choose(step, *row))
+        verdict = verify(tree, range(step.rows), base_len, partial(self._choose, step))
         accepted = len(verdict.rows) - 1
         piece = self._emit(verdict.tokens, accepted, draft.origin)
         if self.finish_reason is None:

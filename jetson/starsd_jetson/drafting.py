@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.planning.curve import VerifyCurves
 from starsd_edge.protocol.reasons import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -125,16 +126,19 @@ class KeptFeatures(NoDrafts):
 class NgramDrafts:
     """The target drafts for itself: what followed the last few tokens when they stood in this text before. Of that it
     gives what has been worth verifying so far.
+
+    Args:
+        measured: see `Payoff`.
     """
 
-    def __init__(self) -> None:
-        self._payoff = Payoff()
+    def __init__(self, measured: VerifyCurves | None = None) -> None:
+        self._payoff = Payoff(measured)
         self._index = NgramIndex()
         self._shape = DraftShape(0, 0)
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Forget the last answer."""
-        self._payoff.foresight.forget_trees()
+        self._payoff.begin(len(prompt))
         self._index = NgramIndex()
         self._index.append(prompt[:1])
 
@@ -148,7 +152,7 @@ class NgramDrafts:
 
     def ask(self, shape: DraftShape) -> None:
         """Remember the shape; drafting itself takes microseconds."""
-        self._shape = shape
+        self._shape = self._payoff.wanted(shape)
 
     def take(self) -> Draft:
         """The tree of the most recent, longest matches."""

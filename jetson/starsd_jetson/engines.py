@@ -6,6 +6,7 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.runtime import loading
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import CUDA, JETSON, check_device
+from starsd_jetson.onnx_cuda_engine import open_onnx_cuda
 from starsd_jetson.tensorrt.opening import open_tensorrt
 
 
@@ -34,4 +35,6 @@ def open_engine(
     is_for_tensorrt = bundle.manifest.graph.tensorrt is not None
     if device == JETSON or (device == CUDA and is_for_tensorrt):
         return open_tensorrt(bundle, device, allow_inexact=allow_inexact)
+    if device == CUDA:
+        return open_onnx_cuda(bundle, allow_inexact=allow_inexact)
     return loading.open_engine(bundle, device, threads, allow_inexact=allow_inexact, spinning=spinning)

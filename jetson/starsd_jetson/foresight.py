@@ -6,6 +6,7 @@ believed costs no verify pass, and one that became good is found out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,14 +15,20 @@ import numpy.typing as npt
 
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
-_FIRST_GUESS = 0.7
+FIRST_GUESS = 0.7
 """Of a drafter that nobody knows yet, how often the likeliest child of the root comes true. Deeper levels are expected
 to do as the level above them.
 """
 _PRIOR_TRIALS = 2.0
 """So many trials is that expectation worth at first; it fades as trials do."""
-_MEMORY = 0.92
-"""What a trial is worth once the next is there: about the last twelve count."""
+_MEMORY = 1 - 1 / 64
+"""What a trial is worth once the next is there: about the last 64 count, else chance would look like change."""
+_RECENT = 0.9
+"""The same of the last ten, which tell when something changed:"""
+_SURPRISE = 2.5
+"""where they are so many standard deviations off, only they count,"""
+_SETTLES = 24
+"""and until so many trials later, when they hold nothing of what was before."""
 _MOSTLY = 0.5
 
 
@@ -32,11 +39,25 @@ class _Cell:
     trials: float = 0.0
     hits: float = 0.0
     prior: float = _PRIOR_TRIALS
+    recent_trials: float = 0.0
+    recent_hits: float = 0.0
+    settling: int = 0
 
     def count(self, hit: bool) -> None:
         self.trials = self.trials * _MEMORY + 1
         self.hits = self.hits * _MEMORY + hit
-        self.prior *= _MEMORY
+        self.recent_trials = self.recent_trials * _RECENT + 1
+        self.recent_hits = self.recent_hits * _RECENT + hit
+        self.prior *= _RECENT
+        self.settling = _SETTLES if self._has_changed else max(0, self.settling - 1)
+        if self.settling:
+            self.trials, self.hits = self.recent_trials, self.recent_hits
+
+    @property
+    def _has_changed(self) -> bool:
+        usual = (self.hits + 1) / (self.trials + 2)
+        deviation = math.sqrt(usual * (1 - usual) / self.recent_trials)
+        return abs(self.recent_hits / self.recent_trials - usual) > _SURPRISE * deviation
 
     def share(self, expected: float) -> float:
         return (self.hits + self.prior * expected) / (self.trials + self.prior)
@@ -150,7 +171,7 @@ class Foresight:
     def _shares(self, depth: int, ranks: int) -> list[list[float]]:
         """By level and rank, the share of nodes that come true below a parent that did."""
         table: list[list[float]] = []
-        expected = _FIRST_GUESS
+        expected = FIRST_GUESS
         for number in range(depth):
             cells = self._levels[number].ranks if number < len(self._levels) else []
             row: list[float] = []

@@ -92,7 +92,7 @@ class HubDrafts:
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Open a session and forget the last answer."""
-        self._patience.payoff.foresight.forget_trees()
+        self._patience.payoff.begin(len(prompt))
         self._fallback.begin(prompt, sampling_kind)
         self._channel = self._open_channel(prompt, sampling_kind)
         self._ids = list(prompt[:1])
@@ -120,7 +120,7 @@ class HubDrafts:
 
     def ask(self, shape: DraftShape) -> None:
         """Request a tree under the present root, unless a late one fits it, one is still outstanding, or none pays."""
-        self._shape = shape
+        shape = self._shape = self._patience.wanted(shape)
         self._missed = ""
         self._ready = self._collect(0.0)
         if self._channel is None or self._ready is not None or shape.max_nodes == 0 or shape.max_depth == 0:
@@ -190,7 +190,8 @@ class HubDrafts:
         if arrived.epoch in (1, self._first_epoch):  # the first of a session, or of an answer
             self._patience.prefilled()
         else:
-            self._patience.answered(arrived.round_trip_us / 1e6)
+            hub_us = arrived.queue_us + arrived.service_us
+            self._patience.answered(arrived.round_trip_us / 1e6, arrived.queue_us / hub_us if hub_us else 0.0)
         walked = len(self._ids) - 1 - arrived.base_len
         if walked < 0 or arrived.base_len < 0:
             return None

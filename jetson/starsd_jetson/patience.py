@@ -9,6 +9,9 @@ until the next request: a dead hub costs less than two waits, however long the a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from starsd_edge.planning.curve import VerifyCurves
 from starsd_edge.protocol.reasons import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
@@ -19,7 +22,15 @@ from starsd_jetson.payoff import Payoff, Prospect
 MOST_WAIT_S = 1.0
 """A reader sees a pause longer than this as a stall."""
 LEAST_GAIN = 1.02
-"""A hub that promises less than this, in times of plain decoding, is not asked."""
+KEEPING_GAIN = 0.97
+"""A hub that promises less than the first, in times of plain decoding, is not asked. One that is asked and waited for
+is left at the second: what is expected of it is never exact, and each change of mind costs rounds.
+"""
+LONGER = 0.5
+"""Of the usual time, that a draft is waited for beyond what few take."""
+QUEUED_GAIN = 1 / 8
+SHARED = 0.3
+"""Of the hub's time for a draft, the share spent in its queue from which on the hub counts as busy with others."""
 FIRST_GAP = 4
 MOST_GAP = 32
 """Rounds until a hub that does not pay is tried again; from the first to the most as trials fail."""
@@ -41,6 +52,7 @@ class Patience:
     Args:
         fixed_wait_s: ask for every draft, wait for it up to this many seconds and verify all of it, whether it pays or
             not; only a silent hub is still given less and less.
+        measured: see `Payoff`.
 
     Attributes:
         payoff: of the hub's trees.
@@ -48,12 +60,13 @@ class Patience:
         why_off: why the hub is not asked, but for trials: one of `reasons`; empty while it is.
     """
 
-    def __init__(self, fixed_wait_s: float | None = None) -> None:
+    def __init__(self, fixed_wait_s: float | None = None, measured: VerifyCurves | None = None) -> None:
         self._fixed_wait_s = fixed_wait_s
-        self.payoff = Payoff()
+        self.payoff = Payoff(measured)
         self.round_trips = RttEstimator()
         self.why_off = ""
         self._rows_per_level = 1.0
+        self._queued_share = 0.0
         self._hub_rate = 0.0
         self._unanswered = self._answers = 0
         self._trial = _Gap(FIRST_GAP, MOST_GAP)
@@ -62,13 +75,20 @@ class Patience:
         self._retry = _Gap(FIRST_RETRY, MOST_RETRY)
         self._retrying_s: float | None = None
 
-    def answered(self, round_trip_s: float) -> None:
-        """A draft came, this long after it was asked for."""
+    def answered(self, round_trip_s: float, queued_share: float = 0.0) -> None:
+        """A draft came, this long after it was asked for.
+
+        Args:
+            queued_share: of the hub's time for it, what passed before the drafter began.
+        """
+        self._queued_share += QUEUED_GAIN * (queued_share - self._queued_share)
         if self._retrying_s is not None:
             self._judge_retry(round_trip_s <= self._retrying_s)
-        if self._trying:  # what was true before the gap may be so no more
-            self.round_trips = RttEstimator()
-        self.round_trips.add(round_trip_s)
+        if self._trying:  # what was true before the gap may be so no more; a time that is worse proves little by itself
+            before_s, self.round_trips = self.round_trips.smoothed_s, RttEstimator()
+            self.round_trips.add(min(round_trip_s, (before_s + round_trip_s) / 2))
+        else:
+            self.round_trips.add(round_trip_s)
         self._answers += 1
         self.prefilled()
 
@@ -85,6 +105,10 @@ class Patience:
         """Whether a request was given up since the last draft came."""
         return self._unanswered > 0
 
+    def wanted(self, limit: DraftShape) -> DraftShape:
+        """What of a shape to ask for; see `Payoff.wanted`."""
+        return limit if self._fixed_wait_s is not None else self.payoff.wanted(limit)
+
     def asks(self, shape: DraftShape) -> bool:
         """Whether a tree of this shape is to be asked for. Once in every round that could ask."""
         self._trying = False
@@ -95,7 +119,8 @@ class Patience:
             return self._trying
         self._off_since = None
         prospect = self._prospect(shape)
-        least = LEAST_GAIN * self.payoff.plain_tokens_per_s
+        keeps = prospect.shared and not self.why_off
+        least = (KEEPING_GAIN if keeps else LEAST_GAIN) * self.payoff.plain_tokens_per_s
         self._hub_rate = prospect.tokens_per_s(self.round_trips.smoothed_s)
         if self._hub_rate >= least:
             self.why_off = ""
@@ -126,9 +151,12 @@ class Patience:
         if not self._knows or self._trying:
             return 0.0
         prospect, times = self._prospect(shape), self.round_trips
-        most = min(MOST_WAIT_S, prospect.longest_wait_s(walked, self.rate(without)))
+        # A shared hub's time varies with who else asks: it is given up where what is still to come cannot be worth it.
+        pays_s = prospect.longest_wait_s(walked, self.rate(without)) * (2 if prospect.shared else 1)
+        most = min(MOST_WAIT_S, pays_s)
         if self._pays_to_wait(prospect, max(times.smoothed_s - elapsed_s, times.deviation_s), walked, without):
-            wait = min(times.upper_s - elapsed_s, most)
+            # Who has waited that long and gives up just before the draft comes has lost both.
+            wait = min(times.upper_s + LONGER * times.smoothed_s - elapsed_s, most)
         elif walked == 0 and self._pays_to_wait(prospect, times.minimum_s, 0, without) and self._retry.is_over():
             self._retrying_s = wait = most
         else:
@@ -157,7 +185,7 @@ class Patience:
         return self._fixed_wait_s is None and self.rate(other) > self.rate(to)
 
     def rate(self, draft: Draft) -> float:
-        """Tokens per second of a round with this draft, which is there; 0 before any round was timed."""
+        """Tokens per second of a round with this draft, which is there; 0 while no time is known."""
         seconds = float(self.payoff.times.curve(len(draft.tree) + 1)[-1])
         return draft.expected / seconds if seconds else 0.0
 
@@ -181,16 +209,19 @@ class Patience:
         depth = min(shape.max_depth, shape.max_nodes)
         rows = 1 + min(shape.max_nodes, round(depth * self._rows_per_level))
         payoff = self.payoff
-        return Prospect(payoff.foresight.reach(depth), payoff.times.curve(rows), self._rows_per_level)
+        shared = self._queued_share > SHARED
+        return Prospect(payoff.foresight.reach(depth), payoff.times.curve(rows), self._rows_per_level, shared)
 
     def _pays_to_wait(self, prospect: Prospect, remaining_s: float, walked: int, without: Draft) -> bool:
+        if prospect.shared and walked == 0:  # who asks a busy hub waits: `asks` has weighed it
+            return True
         seconds = float(self.payoff.times.curve(len(without.tree) + 1)[-1])
         rate = max(self.payoff.plain_tokens_per_s, self._hub_rate)
         return prospect.waits(remaining_s, walked, (without.expected, seconds), rate)
 
     def _rate_if_right(self, prospect: Prospect) -> float:
         """Tokens per second with a hub that takes as long as this one and is always right."""
-        right = Prospect([1.0] * len(prospect.reach), prospect.curve, prospect.rows_per_level)
+        right = replace(prospect, reach=[1.0] * len(prospect.reach))
         return right.tokens_per_s(self.round_trips.smoothed_s)
 
     def _judge_retry(self, in_time: bool) -> None:

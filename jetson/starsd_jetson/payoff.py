@@ -12,10 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.speculation.tree import DraftTree
-from starsd_jetson.foresight import Foresight
+from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.paying_shape import paying_shape, usual_guesses
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_jetson.foresight import FIRST_GUESS, Foresight
 from starsd_jetson.pass_times import PassTimes
 
+CLEAR_PRUNING = 0.04
+"""A tree with branches is pruned where that is expected to win this share of its tokens. Its drafter chose the nodes
+knowing how sure it was of each here and now; averages by level and rank do not know, and on what is close they are
+mostly wrong.
+"""
 RETIMED_AFTER = 64
 """A plain step is timed anew after so many rounds without one,"""
 CLEAR_GAIN = 1.5
@@ -25,14 +32,32 @@ CLEAR_GAIN = 1.5
 class Payoff:
     """Weighs the drafts of one drafter.
 
+    Args:
+        measured: what verify passes of this target's engine took when they were measured; None where they were not.
+
     Attributes:
         times: of this target's rounds.
         foresight: of the drafter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measured: VerifyCurves | None = None) -> None:
+        self._measured = measured
         self.times = PassTimes()
         self.foresight = Foresight()
+
+    def begin(self, prompt_tokens: int) -> None:
+        """An answer to a prompt of this length begins."""
+        self.foresight.forget_trees()
+        if self._measured is not None:
+            self.times.expect(self._measured.at(prompt_tokens))
+
+    def wanted(self, limit: DraftShape) -> DraftShape:
+        """What of a shape to ask for: while rounds have shown little, no more than pays by the times measured before.
+        Afterwards, and where there are none, all of it: whoever drafts knows by then what its guesses are worth.
+        """
+        if self.times.expected is None or limit.max_nodes == 0 or limit.max_depth == 0:
+            return limit
+        return paying_shape(self.times.curve(limit.max_nodes + 1).tolist(), usual_guesses(FIRST_GUESS), limit)
 
     @property
     def plain_tokens_per_s(self) -> float:
@@ -58,7 +83,10 @@ class Payoff:
         costs = (curve[1:] - curve[0]) * max(tokens_per_s, self.plain_tokens_per_s)
         net = np.cumsum(odds[order]) - costs
         best = int(np.argmax(net))
-        return tree.only(np.sort(order[: best + 1])) if net[best] > 0 else DraftTree.empty()
+        if net[best] <= 0:
+            return DraftTree.empty()
+        least = CLEAR_PRUNING * (1 + float(odds.sum())) if len(tree) > tree.depth else 0.0
+        return tree.only(np.sort(order[: best + 1])) if net[best] - net[-1] > least else tree
 
     def retimes_plain(self, tree: DraftTree, level: int = 0) -> bool:
         """Whether a plain step is to be timed in the place of this tree: what it gains is not clear without that."""
@@ -76,17 +104,21 @@ class Prospect:
         reach: for levels 0, 1 ..., the chance that the text stays in the tree down to there.
         curve: seconds of rounds of 1, 2 ... rows, for all rows of the tree.
         rows_per_level: nodes of a tree for each of its levels.
+        shared: others wait for the hub's time. Going on while a draft is on its way may still be best for this target,
+            but what is left of late trees is so little that all targets together would lose by it.
     """
 
     reach: Sequence[float]
     curve: npt.NDArray[np.float64]
     rows_per_level: float
+    shared: bool = False
 
     def ways(self, remaining_s: float, walked: int = 0) -> list[list[tuple[float, float]]]:
         """(tokens, seconds) of each way to go on until a draft is verified that comes in `remaining_s`.
 
         Way number k takes k plain steps, waits for the draft if it is still not there, and verifies what is left of it
         below the tokens emitted meanwhile, down to one level or the other; the chance that nothing is left is in it.
+        Where the hub is shared there is only the way that waits.
 
         Args:
             walked: tokens emitted since the request.
@@ -94,7 +126,7 @@ class Prospect:
         plain_s = float(self.curve[0])
         last = len(self.reach) - 1
         ways: list[list[tuple[float, float]]] = []
-        for steps in range(last - walked):
+        for steps in range(min(1, last - walked) if self.shared else last - walked):
             waited_s = max(remaining_s, steps * plain_s)
             alive = self.reach[walked + steps]
             tokens = steps + alive

@@ -8,12 +8,15 @@ from typing import Literal
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import UsageError
+from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.paying_shape import paying_shape, usual_guesses
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.engines import open_engine
+from starsd_jetson.foresight import FIRST_GUESS
 
 DEFAULT_TREE = DraftShape(8, 4, 4)
 """What a hub is asked for where nothing is said: on a CPU a verify pass of nine rows costs a third more than one row,
@@ -21,6 +24,10 @@ and the hub sends less where less pays.
 """
 DEFAULT_DRAFT_DEPTH = 4
 """On a CPU a verify pass of five rows costs little more than one of one row."""
+LARGEST_TREE, LARGEST_CHAIN = DraftShape(24, 6, 4), DraftShape(8, 8)
+"""The most that is asked for where measured verify passes say that rows are nearly free: guesses beyond are hardly ever
+right.
+"""
 
 FeatureForm = Literal["auto", "fp16", "int8"]
 CODECS_OF: Mapping[FeatureForm, tuple[str, ...]] = {"auto": (INT8, FLOAT16), "fp16": (FLOAT16,), "int8": (INT8,)}
@@ -99,12 +106,31 @@ class Target:
         )
 
 
-def hub_draft_shape(spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None) -> DraftShape:
-    """The largest tree to ask a hub for; see `draft_shape`."""
-    nothing_said = depth is None and nodes is None and branching is None
-    if nothing_said and spec.exact_trees and spec.max_tree > DEFAULT_TREE.max_nodes:
-        return DEFAULT_TREE
-    return draft_shape(spec, depth, nodes, branching)
+def hub_draft_shape(
+    spec: EngineSpec,
+    depth: int | None,
+    nodes: int | None,
+    branching: int | None,
+    measured: VerifyCurve | None = None,
+) -> DraftShape:
+    """The largest tree to ask a hub for; see `draft_shape`.
+
+    Args:
+        measured: times of verify passes. Where rows cost so little that a larger draft pays, and nothing is said, that
+            is asked for.
+    """
+    shape = draft_shape(spec, depth, nodes, branching)
+    if depth is not None or nodes is not None or branching is not None:
+        return shape
+    if spec.exact_trees and spec.max_tree > DEFAULT_TREE.max_nodes:
+        shape = DEFAULT_TREE
+    if measured is None:
+        return shape
+    most = LARGEST_TREE if spec.exact_trees else LARGEST_CHAIN
+    limit = most.clamp(spec.max_tree - 1, spec.max_tree - 1)
+    seconds = [measured.at(rows) for rows in range(1, limit.max_nodes + 2)]
+    paying = paying_shape(seconds, usual_guesses(FIRST_GUESS), limit)
+    return paying if paying.max_nodes > shape.max_nodes else shape
 
 
 def draft_shape(spec: EngineSpec, depth: int | None, nodes: int | None, branching: int | None) -> DraftShape:

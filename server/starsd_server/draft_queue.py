@@ -239,7 +239,7 @@ class WorkQueue:
         """`clock`: monotonic seconds."""
         self._queue = queue
         self._clock = clock
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
         self._work_since = 0.0
         self._closed = False
 
@@ -283,8 +283,17 @@ class WorkQueue:
         """The next piece of work, waiting for it only while the queue is empty; None once closed."""
         with self._changed:
             while not self._closed:
-                work = self._queue.take(self._clock())
-                if work is not None:
-                    return Taken(work, self._work_since)
+                taken = self._first()
+                if taken is not None:
+                    return taken
                 self._changed.wait()
             return None
+
+    def take_if_any(self) -> Taken | None:
+        """The next piece of work; None where the queue is empty, or closed."""
+        with self._changed:
+            return None if self._closed else self._first()
+
+    def _first(self) -> Taken | None:
+        work = self._queue.take(self._clock())
+        return None if work is None else Taken(work, self._work_since)

@@ -46,6 +46,7 @@ from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
+from starsd_server.handover import Handover
 from starsd_server.latencies import Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import Peer
@@ -102,7 +103,8 @@ class Hub:
             self._shapes,
         )
         self._desk = DraftingDesk(self._drafters, clock)
-        self._worker = DraftWorker(self._desk, self._queue, self._deliver, self._died, clock)
+        self._handover = Handover(self._deliver)
+        self._worker = DraftWorker(self._desk, self._queue, self._handover.put, self._died, clock)
         self._connections: dict[Peer, HubConnection] = {}
         self._peers: dict[HubConnection, Peer] = {}
         self._times = RecentTimes()
@@ -124,6 +126,7 @@ class Hub:
         except OSError as error:
             host, port = sock.getsockname()[:2]
             raise explain(host, port, error) from None
+        self._handover.start()
         self._worker.start()
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._share_out())]
 
@@ -134,6 +137,7 @@ class Hub:
         await self._door.close()
         if not self._worker.stop(_LAST_DRAFT_S):
             log.warning("the draft in progress did not end within %g s", _LAST_DRAFT_S)
+        self._handover.stop()
 
     # Reception: what the front door calls.
 
@@ -237,7 +241,7 @@ class Hub:
                     self._events.add(DEGRADED if path.degraded else RECOVERED, connection.terms.target, path.told)
 
     def _deliver(self, done: Done) -> None:
-        """On the drafting thread: hand what was done to the loop, which may have ended before the last draft did."""
+        """On the handover's thread: tell the loop what was done, which may have ended before the last draft did."""
         if done.outcomes or isinstance(done.work, Absorb):
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._take_in, done)

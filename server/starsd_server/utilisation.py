@@ -32,10 +32,11 @@ class UseMeter:
         """A drafter starts: before, it was idle until `work_since`, when work came to an empty queue, and lag after."""
         ledger = self._ledger
         waited_from = min(max(work_since, ledger.marked_at), now)
-        use = replace(
-            ledger.use,
-            idle_s=ledger.use.idle_s + (waited_from - ledger.marked_at),
-            lag_s=ledger.use.lag_s + (now - waited_from),
+        before = ledger.use
+        use = TimeUse(
+            busy_s=before.busy_s,
+            idle_s=before.idle_s + (waited_from - ledger.marked_at),
+            lag_s=before.lag_s + (now - waited_from),
         )
         self._ledger = _Ledger(use, now, working=True)
 
@@ -52,4 +53,5 @@ class UseMeter:
 
 
 def _with_busy(ledger: _Ledger, now: float) -> TimeUse:
-    return replace(ledger.use, busy_s=ledger.use.busy_s + max(0.0, now - ledger.marked_at))
+    before = ledger.use
+    return TimeUse(before.busy_s + max(0.0, now - ledger.marked_at), before.idle_s, before.lag_s)

@@ -16,7 +16,7 @@ from starsd_edge.protocol.hub_side import OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
-from starsd_server.draft_queue import Absorb, Batch, Begin, End, Work, WorkQueue
+from starsd_server.draft_queue import Absorb, Batch, Begin, End, Taken, Work, WorkQueue
 from starsd_server.drafters.contract import Drafter, DraftOutcome, Failures, SessionRefusedError, extend_one
 from starsd_server.utilisation import UseMeter
 
@@ -295,6 +295,8 @@ class DraftWorker:
         self._clock = clock
         self._meter = UseMeter(clock())
         self._faulty = False
+        self._next: Taken | None = None
+        """The work to do now, where it was taken already."""
         self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)
 
     def start(self) -> None:
@@ -336,14 +338,23 @@ class DraftWorker:
         self._meter.end_work(self._clock())
 
     def work_once(self) -> bool:
-        """Take one piece of work, waiting for it if there is none, and do it; False once the queue is closed."""
-        taken = self._queue.take()
-        if taken is None:
-            return False
-        self._meter.begin_work(taken.work_since, self._clock())
-        done = self._desk.do(taken.work)
-        self._meter.end_work(self._clock())
+        """Take one piece of work, waiting for it if there is none, and do it; False once the queue is closed.
+
+        What waits by then is taken before anything else: until it is, the drafter stands still.
+        """
+        if self._next is None:
+            self._next = self._queue.take()
+            if self._next is None:
+                return False
+            self._meter.begin_work(self._next.work_since, self._clock())
+        done = self._desk.do(self._next.work)
+        ended = self._clock()
+        self._next = self._queue.take_if_any()
+        began = self._clock()
         self._deliver(done)
+        self._meter.end_work(ended)
+        if self._next is not None:
+            self._meter.begin_work(self._next.work_since, began)
         return True
 
 

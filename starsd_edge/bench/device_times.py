@@ -5,7 +5,7 @@ Figures that rest on these are those of a `TIMING_BACKEND`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starsd_edge.errors import UsageError
@@ -39,6 +39,29 @@ class PassTimes:
     def draw_s(self, size: int, uniform: float) -> float:
         """Seconds of one pass; `uniform` in [0, 1) is its luck."""
         return self.mean_s(size) * (1 + self.jitter * (2 * uniform - 1))
+
+
+@dataclass(frozen=True)
+class DraftTimes:
+    """What one pass of a modelled drafter takes at least: one_s (1 + growth (b - 1)) for b drafts of the usual depth.
+
+    A drafter of one layer is bound by its launches: a further draft in the same pass costs little, a further level
+    costs a step.
+
+    Attributes:
+        one_s: of a pass for one session, in seconds.
+        growth: what each further session adds, as a share.
+        levels: of a draft that takes that long; a pass of d levels takes (1 + d) / (1 + levels) of it. 0: any depth.
+    """
+
+    one_s: float
+    growth: float = 0.0
+    levels: int = 0
+
+    def pass_s(self, depths: Sequence[int]) -> float:
+        """Seconds of a pass that drafts trees of these depths together."""
+        by_depth = (1 + max(depths, default=0)) / (1 + self.levels) if self.levels else 1.0
+        return self.one_s * by_depth * (1 + self.growth * max(0, len(depths) - 1))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from starsd_edge.bench.star_plan import (
     COLOCATED,
     CROWD,
     FAR_S,
+    HEAD,
     LAW,
     NEAR_S,
     OURS,
@@ -53,7 +54,7 @@ class StarResults:
 
 def star_figures(results: StarResults) -> list[Figure]:
     """Every figure of the sweeps that were run."""
-    parts = (_baselines, _law, _theory, _scale, _rtt, _policies, _crowd, _all)
+    parts = (_baselines, _law, _theory, _scale, _head, _rtt, _policies, _crowd, _all)
     return [Figure(name, value, unit, TIMING_BACKEND) for part in parts for name, value, unit in part(results)]
 
 
@@ -113,21 +114,30 @@ def _errors(name: str, runs: Sequence[Measured], predict: Callable[[Measured], E
 
 
 def _scale(results: StarResults) -> _Named:
-    published = {run.point.targets: run for run in results.of(SCALE, PUBLISHED)}
-    for run in results.of(SCALE, OURS):
-        targets = run.point.targets
-        yield f"system_tokens_per_s_n{targets}", run.tokens_per_s, "tokens/s"
-        yield f"per_target_tokens_per_s_n{targets}", run.per_target, "tokens/s"
-        yield f"tokens_per_round_n{targets}", run.stats.tokens_per_round, "tokens"
-        yield f"accepted_per_round_n{targets}", run.stats.accepted_per_round, "tokens"
+    return _compared(results, SCALE, "n")
+
+
+def _head(results: StarResults) -> _Named:
+    return _compared(results, HEAD, "head_n")
+
+
+def _compared(results: StarResults, sweep: str, mark: str) -> _Named:
+    """Ours and the published design."""
+    published = {run.point.targets: run for run in results.of(sweep, PUBLISHED)}
+    for run in results.of(sweep, OURS):
+        targets = f"{mark}{run.point.targets}"
+        yield f"system_tokens_per_s_{targets}", run.tokens_per_s, "tokens/s"
+        yield f"per_target_tokens_per_s_{targets}", run.per_target, "tokens/s"
+        yield f"tokens_per_round_{targets}", run.stats.tokens_per_round, "tokens"
+        yield f"accepted_per_round_{targets}", run.stats.accepted_per_round, "tokens"
         for share in (50, 90, 99) if run.periods_s else ():
-            yield f"round_ms_p{share}_n{targets}", 1e3 * percentile(run.periods_s, share / 100), "ms"
-        if targets in published:
-            other = published[targets]
-            yield f"published_tokens_per_s_n{targets}", other.tokens_per_s, "tokens/s"
-            yield f"published_tokens_per_round_n{targets}", other.stats.tokens_per_round, "tokens"
-            yield f"published_accepted_per_round_n{targets}", other.stats.accepted_per_round, "tokens"
-            yield f"system_over_published_n{targets}", _ratio(run.tokens_per_s, other.tokens_per_s), ""
+            yield f"round_ms_p{share}_{targets}", 1e3 * percentile(run.periods_s, share / 100), "ms"
+        if run.point.targets in published:
+            other = published[run.point.targets]
+            yield f"published_tokens_per_s_{targets}", other.tokens_per_s, "tokens/s"
+            yield f"published_tokens_per_round_{targets}", other.stats.tokens_per_round, "tokens"
+            yield f"published_accepted_per_round_{targets}", other.stats.accepted_per_round, "tokens"
+            yield f"system_over_published_{targets}", _ratio(run.tokens_per_s, other.tokens_per_s), ""
 
 
 def _rtt(results: StarResults) -> _Named:

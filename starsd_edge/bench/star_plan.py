@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from starsd_edge.bench.device_times import LinkTimes
+from starsd_edge.bench.device_times import DraftTimes, LinkTimes
 from starsd_edge.bench.star_runs import WAIT_ALWAYS_S, HubPlan, Point
 from starsd_edge.planning.law import targets_without_idling
 from starsd_edge.planning.orders import FIFO
 from starsd_edge.speculation.tree import DraftShape
 
-BASELINES, LAW, SCALE, RTT, POLICY, BATCH, SHAPE, CROWD = (
+BASELINES, LAW, SCALE, HEAD, RTT, POLICY, BATCH, SHAPE, CROWD = (
     "baselines",
     "law",
     "scale",
+    "head",
     "rtt",
     "policy",
     "batch",
     "shape",
     "crowd",
 )
-SWEEPS = (BASELINES, LAW, SCALE, RTT, POLICY, BATCH, SHAPE, CROWD)
-QUICK_SWEEPS = (BASELINES, LAW, SCALE, RTT, POLICY)
+SWEEPS = (BASELINES, LAW, SCALE, HEAD, RTT, POLICY, BATCH, SHAPE, CROWD)
+QUICK_SWEEPS = (BASELINES, LAW, SCALE, HEAD, RTT, POLICY)
 
 OURS = "starsd-edge"
 PUBLISHED = "published"
@@ -58,7 +59,8 @@ class StarSettings:
         shapes: of the shape sweep.
         policies: those that the hub knows; `policy` is the usual one.
         max_batch: the hub's usual; 1 where it knows no batches.
-        draft_s: least time of a pass where S is to be near a published one.
+        draft_s: least time of a pass for one session where S is to be near a published one.
+        draft_growth: what each further session adds to it, as a share.
         unequal_targets: N where policies are compared.
         sessions: of the crowd, in all; `per_target` of them on each connection.
     """
@@ -74,6 +76,7 @@ class StarSettings:
     max_batch: int
     draft_s: float
     verify_s: float
+    draft_growth: float = 0.125
     unequal_targets: int = 32
     sessions: int = 500
     per_target: int = 5
@@ -95,7 +98,12 @@ class StarSettings:
 
     def chains(self, policy: str) -> HubPlan:
         """A hub of which theory speaks: chains of one length, one at a time, S near a published one."""
-        return HubPlan(policy, 1, LAW_SHAPE, self.draft_s)
+        return HubPlan(policy, 1, LAW_SHAPE, DraftTimes(self.draft_s))
+
+    @property
+    def device(self) -> DraftTimes:
+        """The hub's modelled accelerator."""
+        return DraftTimes(self.draft_s, self.draft_growth, PUBLISHED_DEPTH)
 
     @property
     def published_hub(self) -> HubPlan:
@@ -117,10 +125,11 @@ def spread_links(count: int, bits_per_s: float | None = None) -> tuple[LinkTimes
 
 def _baselines(settings: StarSettings) -> Iterator[Point]:
     near, far = (settings.link,), (replace(settings.link, rtt_s=FAR_S),)
+    published, usual = (replace(hub, times=settings.device) for hub in (settings.published_hub, settings.usual_hub))
     yield Point(BASELINES, PLAIN, None, near, settings.shape)
-    yield Point(BASELINES, COLOCATED, settings.published_hub, (LinkTimes(0.0),), settings.published_shape)
-    yield Point(BASELINES, WRONG, replace(settings.usual_hub, wrong=True), near, settings.shape, None)
-    yield Point(BASELINES, OURS, settings.usual_hub, far, settings.shape, None)
+    yield Point(BASELINES, COLOCATED, published, (LinkTimes(0.0),), settings.published_shape)
+    yield Point(BASELINES, WRONG, replace(usual, wrong=True), near, settings.shape, None)
+    yield Point(BASELINES, OURS, usual, far, settings.shape, None)
 
 
 def _law(settings: StarSettings) -> Iterator[Point]:
@@ -129,10 +138,19 @@ def _law(settings: StarSettings) -> Iterator[Point]:
 
 
 def _scale(settings: StarSettings) -> Iterator[Point]:
-    for targets in settings.targets:
+    return _both(SCALE, settings, settings.targets, settings.device)
+
+
+def _head(settings: StarSettings) -> Iterator[Point]:
+    return _both(HEAD, settings, sorted({min(settings.targets), max(settings.targets)}), None)
+
+
+def _both(sweep: str, settings: StarSettings, counts: Sequence[int], times: DraftTimes | None) -> Iterator[Point]:
+    """Ours and the published design, on the same hub."""
+    for targets in counts:
         links = (settings.link,) * targets
-        yield Point(SCALE, OURS, settings.usual_hub, links, settings.shape, None)
-        yield Point(SCALE, PUBLISHED, settings.published_hub, links, settings.published_shape)
+        yield Point(sweep, OURS, replace(settings.usual_hub, times=times), links, settings.shape, None)
+        yield Point(sweep, PUBLISHED, replace(settings.published_hub, times=times), links, settings.published_shape)
 
 
 def _rtt(settings: StarSettings) -> Iterator[Point]:
@@ -152,21 +170,22 @@ def _policy(settings: StarSettings) -> Iterator[Point]:
 def _batch(settings: StarSettings) -> Iterator[Point]:
     batches = [batch for batch in (1, 2, 4, 8, 16, 32) if batch <= settings.max_batch]
     for batch in batches:
-        hub = replace(settings.usual_hub, max_batch=batch)
+        hub = replace(settings.usual_hub, max_batch=batch, times=settings.device)
         yield Point(BATCH, OURS, hub, (settings.link,) * max(settings.targets), settings.shape, None)
 
 
 def _shape(settings: StarSettings) -> Iterator[Point]:
     for targets in sorted({min(settings.targets), max(settings.targets)}):
         links = (settings.link,) * targets
-        yield Point(SHAPE, OURS, settings.usual_hub, links, settings.shape, None)
+        hub = replace(settings.usual_hub, times=settings.device)
+        yield Point(SHAPE, OURS, hub, links, settings.shape, None)
         for shape in settings.shapes:
-            yield Point(SHAPE, FIXED, replace(settings.usual_hub, shape=shape), links, shape, None)
+            yield Point(SHAPE, FIXED, replace(hub, shape=shape), links, shape, None)
 
 
 def _crowd(settings: StarSettings) -> Iterator[Point]:
     links = (settings.link,) * max(1, settings.sessions // settings.per_target)
-    hub = replace(settings.usual_hub, shape=LAW_SHAPE, draft_s=_CROWD_DRAFT_S)
+    hub = replace(settings.usual_hub, shape=LAW_SHAPE, times=DraftTimes(_CROWD_DRAFT_S))
     yield Point(CROWD, OURS, hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
 
 
@@ -174,6 +193,7 @@ _MAKERS = {
     BASELINES: _baselines,
     LAW: _law,
     SCALE: _scale,
+    HEAD: _head,
     RTT: _rtt,
     POLICY: _policy,
     BATCH: _batch,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from starsd_edge.bench.figures import TIMING_BACKEND, Figure, Report, percentile
 from starsd_edge.bench.star_figures import StarResults
 from starsd_edge.bench.star_overlay import has_law, law_of
-from starsd_edge.bench.star_plan import SWEEPS
+from starsd_edge.bench.star_plan import HEAD, PUBLISHED_DEPTH, SWEEPS
 from starsd_edge.bench.star_runs import Measured, Point, written_shape
 
 _COLUMNS = (
@@ -43,6 +43,13 @@ def _head(report: Report) -> Iterator[str]:
         f"of a modelled device ({settings['verify_ms']} ms x (1 + {settings['verify_growth']} (T - 1)) for a verify "
         f"pass over T rows, give or take {settings['verify_jitter']:.0%}) behind modelled links; hub, draft head, wire "
         "and decode loop are the real ones."
+    )
+    yield ""
+    yield (
+        f"The hub's accelerator is modelled, too: a pass takes at least {settings['draft_ms']} ms for one draft "
+        f"{PUBLISHED_DEPTH} levels deep, {settings['draft_growth']:.1%} of it more for each further session, and less "
+        f"for fewer levels. In the part *{HEAD}* it takes what the drafter takes on this machine; law runs, RTT and "
+        "policies have batches of one."
     )
     yield ""
     yield (

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from starsd_edge.bench.device_times import LinkTimes
+from starsd_edge.bench.device_times import DraftTimes, LinkTimes
 from starsd_edge.planning.orders import FIFO
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import HubFacts
@@ -30,14 +30,14 @@ class HubPlan:
         policy: of its scheduler.
         max_batch: most sessions of one pass.
         shape: of all drafts, within what targets ask for; None leaves it to the hub.
-        draft_s: time that a pass takes at least, in seconds; 0 leaves it to the drafter.
+        times: what a pass takes at least; None leaves it to the drafter.
         wrong: its guesses are replaced by tokens that no text holds.
     """
 
     policy: str = FIFO
     max_batch: int = 1
     shape: DraftShape | None = None
-    draft_s: float = 0.0
+    times: DraftTimes | None = None
     wrong: bool = False
 
 

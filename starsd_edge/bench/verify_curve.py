@@ -12,7 +12,20 @@ from starsd_edge.runtime.engine import Sequence as EngineSequence
 
 SIZES = (1, 2, 3, 5, 8, 16)
 """Rows T of a verify pass, the root included."""
+COMMITTED = (16, 256, 1024)
+"""Tokens in the KV: at the beginning of a short answer, in a usual one, in a long one."""
 _WARM_UP = 3
+
+
+def sizes_up_to(max_tree: int) -> list[int]:
+    """1, 2, 4 .. and the largest."""
+    return [*(1 << power for power in range((max_tree - 1).bit_length())), max_tree]
+
+
+def lengths_within(context: int, rows: int) -> list[int]:
+    """Of `COMMITTED`, those on which so many rows fit into a context; at least one length."""
+    most = max(0, context - rows)
+    return [length for length in COMMITTED if length <= most] or [most]
 
 
 def measure_verify(

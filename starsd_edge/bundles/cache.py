@@ -3,8 +3,9 @@
 $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     models/<name>/     checkpoints fetched by `pull`
     bundles/<name>/    what `export` wrote
-    engines/<name>/    engines that `export --engine` built of them
-    verify-curves/     what `doctor --network` measured
+    engines/<name>/    what `export --engine` built
+    verify-curves/     what `bench verify` and `doctor --network` measured
+    traces/            what `bench trace` recorded
 """
 
 from __future__ import annotations

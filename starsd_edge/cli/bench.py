@@ -9,6 +9,7 @@ from starsd_edge.cli.bench_drafts_options import BenchDraftsOptions
 from starsd_edge.cli.bench_hub_step_options import BenchHubStepOptions
 from starsd_edge.cli.bench_star_options import BenchStarOptions
 from starsd_edge.cli.bench_trace_options import BenchTraceOptions
+from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     add_command(group, "decode", decode, BenchDecodeOptions)
     add_command(group, "drafts", drafts, BenchDraftsOptions)
     add_command(group, "hub-step", hub_step, BenchHubStepOptions)
+    add_command(group, "verify", verify, BenchVerifyOptions)
     add_command(group, "trace", trace, BenchTraceOptions)
     add_command(group, "star", star, BenchStarOptions)
     app.add_typer(group, name="bench")
@@ -91,6 +93,26 @@ def hub_step(options: BenchHubStepOptions) -> None:
     show_steps(report, times, memory, Console(file=sys.stdout, width=80, highlight=False))
     if options.json is not None:
         write_report(options.json, report)
+
+
+def verify(options: BenchVerifyOptions) -> None:
+    """Measure what a verify pass over more and more rows takes on this device, and keep it for run-target and plan."""
+    import sys
+
+    from rich.console import Console
+
+    from starsd_edge.bench.figures import check_report_path, write_report
+    from starsd_edge.cli.bench_output import progress_lines
+    from starsd_edge.cli.bench_verify import VerifyBench
+    from starsd_edge.cli.bench_verify_table import WIDTH, show_passes
+
+    if options.json is not None:
+        check_report_path(options.json)
+    with progress_lines() as progress:
+        outcome = VerifyBench(options, progress).run()
+    show_passes(outcome, Console(file=sys.stdout, width=WIDTH, highlight=False), kept=options.keep)
+    if options.json is not None:
+        write_report(options.json, outcome.report)
 
 
 def trace(options: BenchTraceOptions) -> None:

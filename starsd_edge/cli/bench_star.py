@@ -14,7 +14,16 @@ from starsd_edge.bench.figures import Report
 from starsd_edge.bench.machine import describe_machine
 from starsd_edge.bench.star_figures import StarResults, star_figures
 from starsd_edge.bench.star_overlay import Expected, is_serial, simulated
-from starsd_edge.bench.star_plan import CROWD, POLICY, QUICK_SWEEPS, SWEEPS, StarSettings, points_of
+from starsd_edge.bench.star_plan import (
+    CROWD,
+    HEAD,
+    POLICY,
+    QUICK_SWEEPS,
+    SCALE,
+    SWEEPS,
+    StarSettings,
+    points_of,
+)
 from starsd_edge.bench.star_runs import HubUse, Measured, Point, seen_between
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
@@ -35,9 +44,14 @@ _PATIENCE_S = 60.0
 """With targets that do their rounds."""
 _LEAST_ROUNDS = 4
 """Of each target, below which there is nothing to take means of."""
+_SETTLING_S = 4.0
+"""Before a star that chooses shapes and waits by itself is measured: it learns for so long."""
 _HALF = 0.5
 _LONGER = 2
-"""Times a point counts where targets are so many that each does few rounds."""
+"""Times a point counts where targets are so many that each does few rounds,"""
+_MOST_LONGER = 4
+"""and where they are so few that it would hang on the texts that they happen to be at: fewer than"""
+_ENOUGH_TARGETS = 8
 _WRONG_IDS = 16
 _MIB = 1e6
 
@@ -120,10 +134,12 @@ class StarBench:
         with ReplayCrowd(setup, point, url) as crowd, ExitStack() as stack:
             # Policies that starve targets are among those that are compared.
             share = _HALF if point.sweep == POLICY else 1.0
+            if point.wait_s is None:
+                time.sleep(_SETTLING_S)
             crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S, share)
             probe = stack.enter_context(HubProbe(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
             began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
-            time.sleep(self._options.point_seconds * (_LONGER if point.sweep in (POLICY, CROWD) else 1))
+            time.sleep(self._options.point_seconds * _longer(point))
             crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S, share)
             ended, after = time.monotonic(), None if url is None else read_status(url)
             process = probe.read() if probe is not None else None
@@ -154,6 +170,13 @@ class StarBench:
         }
 
 
+def _longer(point: Point) -> float:
+    """Times the usual seconds that this point counts."""
+    if point.sweep in (POLICY, CROWD):
+        return _LONGER
+    return min(_MOST_LONGER, max(1.0, _ENOUGH_TARGETS / point.targets)) if point.sweep in (SCALE, HEAD) else 1.0
+
+
 def _settings(options: BenchStarOptions) -> StarSettings:
     bits_per_s = None if options.bandwidth is None else options.bandwidth * _MIB
     return StarSettings(
@@ -167,6 +190,7 @@ def _settings(options: BenchStarOptions) -> StarSettings:
         policy=options.policies[0],
         max_batch=options.max_batch,
         draft_s=options.draft_ms / 1e3,
+        draft_growth=options.draft_growth,
         verify_s=options.verify_ms / 1e3,
         unequal_targets=options.unequal_targets,
         sessions=options.sessions,

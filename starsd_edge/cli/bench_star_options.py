@@ -32,6 +32,7 @@ class Sweep(str, Enum):
     BASELINES = "baselines"
     LAW = "law"
     SCALE = "scale"
+    HEAD = "head"
     RTT = "rtt"
     POLICY = "policy"
     BATCH = "batch"
@@ -96,8 +97,12 @@ class BenchStarOptions:
     ] = 0.05
     draft_ms: Annotated[
         float,
-        typer.Option(min=0.1, max=10_000, help="Least time of a draft where the law and fairness are measured."),
-    ] = 10.0
+        typer.Option(min=0.1, max=10_000, help="Least time of the hub's pass for one session, but in the part head."),
+    ] = 12.0
+    draft_growth: Annotated[
+        float,
+        typer.Option(min=0, max=10, help="What each further session of a pass adds to it, as a share."),
+    ] = 0.125
     shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
     policy: Annotated[
         tuple[QueueOrder, ...],

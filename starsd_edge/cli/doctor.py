@@ -53,6 +53,9 @@ class DoctorOptions:
             min=1, max=65535, help="A hub is to listen on this port, else on 8317: is it free?", show_default=False
         ),
     ] = None
+    device: Annotated[
+        str, typer.Option(help="With --network: where the model runs, as in run-target.", show_default=False)
+    ] = "cpu"
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
     ] = None
@@ -81,8 +84,8 @@ class DoctorOptions:
     def __post_init__(self) -> None:
         if self.network and (self.hub or self.port is not None):
             raise UsageError("--network checks the link and nothing else: leave out --hub and --port")
-        if not self.network and (self.acceptance is not None or self.remeasure):
-            raise UsageError("--acceptance and --remeasure need --network, the address of the hub")
+        if not self.network and (self.acceptance is not None or self.remeasure or self.device != "cpu"):
+            raise UsageError("--acceptance, --remeasure and --device need --network, the address of the hub")
         if self.network and len(self.bundles) > 1:
             raise UsageError("--network predicts for one bundle: name one")
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find_bundle
+from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir
 from starsd_edge.cli.doctor import DoctorOptions
-from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.doctor_bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.token_file import read_token
-from starsd_edge.doctor.bundle import (
-    bundle_bytes,
-    check_extra_files,
-    check_files,
-    check_inference,
-    check_memory,
-    run_inference,
-)
+from starsd_edge.device.facts import read_device
+from starsd_edge.device.host import Host
 from starsd_edge.doctor.cache_files import check_cache, read_cache
+from starsd_edge.doctor.device import check_device
+from starsd_edge.doctor.engines import engine_hosts
 from starsd_edge.doctor.findings import Finding, Level, Report
-from starsd_edge.doctor.gather import available_memory, gather_machine, gather_software
+from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.hub import check_welcome
 from starsd_edge.doctor.machine import check_machine
 from starsd_edge.doctor.software import check_gpu_engines, check_software
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 DEFAULT_PORT = 8317
-DEVICE = "cpu"
 NAME = "doctor"
 """How the hub's monitor calls it."""
 CONNECT_S = 10.0
@@ -53,17 +47,20 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     if options.hub:
         hub_address(options.hub, None)  # a wrong one is known before anything is looked at
     names = [*options.bundles] or bundle_names()
-    return Report([*_check_machine(options, progress), *_check_bundles(names, options, progress)])
+    progress("the machine")
+    host = Host()
+    device = read_device(host)
+    software = gather_software(device, host)
+    libraries = {"tensorrt": software.tensorrt, "tensorrt_rtx": software.tensorrt_rtx}
+    here = Here(device, software, engine_hosts(device, libraries))
+    return Report([*_check_machine(options, here), *_check_bundles(names, options, here, progress)])
 
 
-def _check_machine(options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
-    from starsd_edge.runtime.loading import CUDA, JETSON
+def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:
     from starsd_server.settings import DoorSettings
 
-    progress("the machine")
-    software = gather_software()
-    yield from check_software(software)
-    yield from check_gpu_engines(software, (CUDA, JETSON))
+    yield from check_software(here.software)
+    yield from check_device(here.device)
     yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
     yield _check_port(options.port)
     try:
@@ -94,57 +91,25 @@ def _check_token(path: Path) -> Finding:
     return Finding("token file", Level.OK, f"{path} holds a token and only its owner can read it")
 
 
-def _check_bundles(names: Sequence[str], options: DoctorOptions, progress: Progress) -> Iterator[Finding]:
+def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, progress: Progress) -> Iterator[Finding]:
+    """Each of them, and the hub for each that runs: its engine is gone before the next bundle's comes."""
     if not names:
         remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
         yield Finding("bundle", Level.NOTE, f"none in {bundles_dir()}", remedy)
+    ran: set[str] = set()
     asked = False
     for name in names:
         progress(f"the bundle {name}")
-        asked = (yield from _check_bundle(name, options)) or asked
+        checked = yield from check_bundle(name, options.threads, here)
+        ran.update(checked.devices)
+        if checked.target is not None and options.hub:
+            yield from _check_hub(options, checked.target)
+            asked = True
+    yield from check_gpu_engines(here.software, [device for device in GPU_DEVICES if device not in ran])
     if not options.hub:
         yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
     elif not asked:
         yield from _check_hub(options, None)
-
-
-def _check_bundle(name: str, options: DoctorOptions) -> Generator[Finding, None, bool]:
-    """Returns whether the hub was asked about it. Its engine is gone before the next bundle's comes."""
-    try:
-        bundle = load_bundle(find_bundle(name))
-    except StarsdError as error:
-        yield Finding("bundle", Level.FAILURE, str(error))
-        return False
-    yield check_files(bundle)
-    yield from check_extra_files(bundle)
-    available = available_memory()
-    yield check_memory(bundle, available)
-    if bundle_bytes(bundle) > available:
-        yield Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{bundle.path.name}: it does not fit into the free memory")
-        return False
-    target, finding = _run_engine(bundle, options.threads)
-    yield finding
-    if target is None or not options.hub:
-        return False
-    yield from _check_hub(options, target)
-    return True
-
-
-def _run_engine(bundle: Bundle, threads: int | None) -> tuple[Target | None, Finding]:
-    from starsd_jetson.target import Target
-
-    name = bundle.path.name
-    try:
-        target = Target.open(bundle, DEVICE, threads)
-        token = target.encode("hello", raw=True)[0]
-        return target, check_inference(name, DEVICE, run_inference(target.engine, token, time.perf_counter))
-    except StarsdError as error:
-        return None, Finding(f"engine {DEVICE}", Level.FAILURE, f"{name}: {error}")
-    except ModuleNotFoundError as error:
-        remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return None, Finding(f"engine {DEVICE}", Level.NOT_RUN, f"{name}: {remedy}")
 
 
 def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Finding]:

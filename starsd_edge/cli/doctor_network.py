@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +20,9 @@ from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import bundle_names, find_bundle
 from starsd_edge.cli.bench_modes import OurMode, without_end
 from starsd_edge.cli.doctor import DoctorOptions
-from starsd_edge.cli.doctor_machine import CONNECT_S, DEVICE, hello_of, hub_address
-from starsd_edge.cli.kept_curves import place_of
-from starsd_edge.doctor.curve_store import KeptCurve, StoredCurve
+from starsd_edge.cli.doctor_machine import CONNECT_S, hello_of, hub_address
+from starsd_edge.cli.kept_curves import curve_key, curve_store, keep_curves
+from starsd_edge.doctor.curve_store import KeptCurves
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.hub import check_welcome
 from starsd_edge.doctor.link import LinkFacts, Probes, check_link, link_figures, probe_link
@@ -37,7 +36,7 @@ from starsd_edge.doctor.prediction import (
     summarise,
 )
 from starsd_edge.errors import UsageError
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.runtime.loading import check_device
 
 if TYPE_CHECKING:
     from starsd_jetson.hub_link import HubLink
@@ -62,6 +61,7 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
         HubError: the hub cannot be reached, or refuses.
         StarsdError: the bundle cannot be run.
     """
+    check_device(options.device)
     address = hub_address(url, options.token_file)
     name = _only_bundle(options.bundles)
     from starsd_jetson.hub_link import HubLink
@@ -69,7 +69,7 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
 
     threads = options.threads or usable_cores()
     progress(f"loading {name}")
-    target = without_end(Target.open(load_bundle(find_bundle(name)), DEVICE, threads))
+    target = without_end(Target.open(load_bundle(find_bundle(name)), options.device, threads))
     with ExitStack() as stack:
         link = stack.enter_context(HubLink(address, hello_of(target), lambda line: None, time.monotonic, random.random))
         link.wait_for_hub(CONNECT_S)
@@ -99,7 +99,7 @@ class _NetworkChecks:
 
     def __post_init__(self) -> None:
         self.figures: list[Figure] = []
-        self._label = label_of(DEVICE)
+        self._label = label_of(self.options.device)
 
     def findings(self) -> Iterator[Finding]:
         """Everything, in the order in which it is measured."""
@@ -110,12 +110,13 @@ class _NetworkChecks:
         self.progress("probing the link")
         probes = probe_link(self.link.probe, time.sleep) if welcome.probes else None
         prompts = self._prompts()
-        kept = self._curve([token for prompt in prompts for token in prompt])
+        kept = self._curves([token for prompt in prompts for token in prompt])
+        curve = kept.curves.at(COMMITTED)
         trial = self._trial(prompts)
         facts = self._link_facts(probes)
         yield from check_link(facts)
         self.figures += link_figures(facts, self._label)
-        yield check_curve(kept)
+        yield check_curve(curve, kept.stored, kept.is_new)
         if trial is None:
             is_ngram = welcome.drafter == "ngram"  # which has no guess where a text does not repeat itself
             yield Finding(
@@ -129,9 +130,9 @@ class _NetworkChecks:
         if not facts.small_s:
             yield Finding("gain", Level.NOT_RUN, "the link's time is not known")
             return
-        prediction = predict(trial, kept.curve, facts, self.options.acceptance)
+        prediction = predict(trial, curve, facts, self.options.acceptance)
         yield from check_prediction(prediction, trial)
-        self.figures += prediction_figures(prediction, trial, kept.curve, self._label)
+        self.figures += prediction_figures(prediction, trial, curve, self._label)
 
     def _link_facts(self, probes: Probes | None) -> LinkFacts:
         figures = self.link.figures
@@ -142,10 +143,11 @@ class _NetworkChecks:
         most = self.target.context(None) // 2
         return [self.target.encode(message, raw=False)[:most] for message in read_messages(None)[:PROMPTS]]
 
-    def _curve(self, text: Sequence[int]) -> KeptCurve:
-        """The one kept for this bundle on this machine, else a new one."""
-        store, key = place_of(self.target.bundle.manifest, self.threads)
-        kept = None if self.options.remeasure else store.load(key)
+    def _curves(self, text: Sequence[int]) -> KeptCurves:
+        """Those kept for this bundle on this machine, else new ones."""
+        manifest = self.target.bundle.manifest
+        key = curve_key(manifest, self.threads, self.options.device, self.target.engine.spec.digest)
+        kept = None if self.options.remeasure else curve_store().load(key)
         if kept is not None:
             return kept
         self.progress("timing verify passes")
@@ -154,11 +156,7 @@ class _NetworkChecks:
         committed = min(COMMITTED, context - max(sizes))
         repeated = np.resize(np.asarray(text), committed + 1).tolist()
         times = measure_verify(self.target.engine, repeated, committed, VERIFY_PASSES, sizes)
-        curve = VerifyCurve.through(times)
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
-        stored = StoredCurve(now, committed, VERIFY_PASSES, {str(rows): each for rows, each in curve.seconds.items()})
-        store.save(key, stored)
-        return KeptCurve(curve, stored, is_new=True)
+        return keep_curves(key, manifest, {committed: times})
 
     def _trial(self, prompts: Sequence[Sequence[int]]) -> Trial | None:
         from starsd_jetson.drafting import NoDrafts

@@ -35,7 +35,7 @@ def open_drafters(
     Args:
         max_sessions: sequences that each holds state for at once.
         threads: of each engine, None for one per core.
-        device: of heads and models, as in `open_head`; models run on the CPU alone.
+        device: of heads and models, as in `open_head`; models take a GPU only where "cuda" is asked for.
         precision: of heads, as in `open_head`.
 
     Raises:

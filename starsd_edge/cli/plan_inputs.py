@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from starsd_edge.bench.machine import usable_cores
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli.draft_shapes import parse_shape
-from starsd_edge.cli.kept_curves import kept_curve
+from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.cli.plan import MemoryOptions, PlanOptions
+from starsd_edge.doctor.curve_store import KeptCurves, files_digest
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import pass_seconds
@@ -37,6 +37,8 @@ from starsd_edge.planning.times import SampledService, SampledTimes
 from starsd_edge.telemetry.service_model import ServiceCost
 
 MOST_NODES = 256
+USUAL_COMMITTED = 256
+"""Tokens before a verify pass of which the plan thinks."""
 ASSUMED_VERIFY_S = 0.035
 ASSUMED_GROWTH = 0.03
 ASSUMED_FEATURE_BYTES = 8192
@@ -146,12 +148,19 @@ def _curve(options: PlanOptions, bundle: Bundle | None) -> _Curve:
     if options.target.verify_ms is not None:
         curve = parse_verify(options.target.verify_ms)
         return _Curve(curve, f"given: {_curve_text(curve)}")
-    kept = None if bundle is None else kept_curve(bundle.manifest, options.threads or usable_cores())
+    kept = None if bundle is None else _kept(bundle, options.threads)
     if kept is not None:
-        return _Curve(kept.curve, f"measured at {kept.stored.measured_at} UTC: {_curve_text(kept.curve)}")
+        curve, stored = kept.curves.at(USUAL_COMMITTED), kept.stored
+        on = f"{stored.device}, {stored.power_mode}" if stored.power_mode else stored.device
+        return _Curve(curve, f"measured at {stored.measured_at} UTC on {on}: {_curve_text(curve)}")
     curve = grown(ASSUMED_VERIFY_S)
-    why = "assumed" if bundle is None else "assumed, `doctor --network` measures it"
+    why = "assumed" if bundle is None else "assumed, `bench verify` measures it"
     return _Curve(curve, f"{why}: {_curve_text(curve)}")
+
+
+def _kept(bundle: Bundle, threads: int | None) -> KeptCurves | None:
+    """Times of this machine's cores, else the last of any device."""
+    return kept_curves(bundle.manifest, threads) or curve_store().newest(files_digest(bundle.manifest))
 
 
 def _curve_text(curve: VerifyCurve) -> str:

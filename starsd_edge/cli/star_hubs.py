@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from starsd_edge.bench.device_times import DraftTimes
 from starsd_edge.bench.star_runs import HubPlan, written_shape
 from starsd_edge.cli.draft_shapes import AUTO
 from starsd_edge.cli.hub_process import hub_process
@@ -59,8 +60,12 @@ def hub_arguments(plan: HubPlan, draft: Path | None, wrong_ids: Sequence[int]) -
         "--policy": plan.policy,
         "--max-batch": plan.max_batch,
         "--draft-shape": AUTO if plan.shape is None else f"fixed:{written_shape(plan.shape)}",
-        **({"--draft-ms": 1e3 * plan.draft_s} if plan.draft_s else {}),
+        **({} if plan.times is None else _modelled(plan.times)),
         **({"--wrong-ids": ",".join(map(str, wrong_ids))} if plan.wrong else {}),
     }
     written = [word for name, value in options.items() for word in (name, str(value))]
     return [*([] if draft is None else [str(draft), "--require-drafter"]), *written]
+
+
+def _modelled(times: DraftTimes) -> dict[str, object]:
+    return {"--draft-ms": 1e3 * times.one_s, "--draft-growth": times.growth, "--draft-levels": times.levels}

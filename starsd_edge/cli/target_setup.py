@@ -15,7 +15,9 @@ from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from starsd_edge.cli.run_target_options import HubOptions, RunTargetOptions
+    from starsd_edge.planning.curve import VerifyCurves
     from starsd_edge.speculation.sampling import SamplingParams
+    from starsd_edge.speculation.tree import DraftShape
     from starsd_jetson.decoder import Answer, Piece, Request
     from starsd_jetson.drafting import DraftSource
     from starsd_jetson.hub_address import HubAddress
@@ -106,7 +108,7 @@ def target_setup(
     Raises:
         StarsdError: the bundle or the engine cannot be opened, or a required hub cannot be reached.
     """
-    target, request = _open(options, sampling)
+    target, request, measured = _open(options, sampling)
     with ExitStack() as stack:
         link = None
         if address is not None and options.drafts.speculation:
@@ -116,15 +118,17 @@ def target_setup(
             notices.release()
         elif address is not None:
             notice(_HUB_LEFT_ALONE)
-        source = _draft_source(_open_channel(link, options, stack) if link else None, options)
+        source = _draft_source(_open_channel(link, options, stack) if link else None, options, measured)
         yield TargetSetup(target, request, source, link, _reporter(link, source))
 
 
-def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, Request]:
+def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, Request, VerifyCurves | None]:
+    """The target, what its answers have in common, and the measured times of its verify passes."""
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.cli.kept_curves import kept_curves
     from starsd_jetson.decoder import Request
-    from starsd_jetson.target import Target, draft_shape, hub_draft_shape
+    from starsd_jetson.target import Target
 
     drafts, length = options.drafts, options.length
     bundle = load_bundle(find_bundle(options.bundle))
@@ -132,11 +136,26 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
         raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
     log.debug("loading %s", bundle.manifest.name)
     target = Target.open(bundle, options.device, options.threads, allow_inexact=drafts.allow_inexact)
-    shape_of = hub_draft_shape if options.hub.hub else draft_shape
-    shape = shape_of(target.engine.spec, drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
+    kept = kept_curves(bundle.manifest, options.threads, options.device, target.engine.spec.digest)
+    measured = None if kept is None else kept.curves
+    if kept is not None:
+        log.debug("first drafts by the times of verify passes measured at %s UTC", kept.stored.measured_at)
+    shape = _shape(options, target, measured)
     sampling.check_tokens(target.tokenizer.size)
     context = target.context(length.context)
-    return target, Request((), sampling, length.max_tokens, context, shape, length.stop, length.ignore_eos)
+    request = Request((), sampling, length.max_tokens, context, shape, length.stop, length.ignore_eos)
+    return target, request, measured
+
+
+def _shape(options: RunTargetOptions, target: Target, measured: VerifyCurves | None) -> DraftShape:
+    """The largest draft that is ever asked for: with a hub, by the times that were measured on a short text."""
+    from starsd_jetson.target import draft_shape, hub_draft_shape
+
+    drafts, spec = options.drafts, target.engine.spec
+    said = (drafts.draft_depth, drafts.draft_nodes, drafts.draft_branching)
+    if not options.hub.hub:
+        return draft_shape(spec, *said)
+    return hub_draft_shape(spec, *said, None if measured is None else measured.at(0))
 
 
 class _Notices:
@@ -193,7 +212,9 @@ def _open_channel(link: HubLink, options: RunTargetOptions, stack: ExitStack) ->
     return channels.open
 
 
-def _draft_source(open_channel: OpenChannel | None, options: RunTargetOptions) -> DraftSource:
+def _draft_source(
+    open_channel: OpenChannel | None, options: RunTargetOptions, measured: VerifyCurves | None
+) -> DraftSource:
     from starsd_jetson.drafting import NgramDrafts, NoDrafts
     from starsd_jetson.hub_drafting import HubDrafts
     from starsd_jetson.patience import Patience
@@ -201,8 +222,9 @@ def _draft_source(open_channel: OpenChannel | None, options: RunTargetOptions) -
     if not options.drafts.speculation:
         return NoDrafts()
     if open_channel is None:
-        return NgramDrafts()
-    return HubDrafts(open_channel, NgramDrafts(), Patience(options.drafts.draft_wait), time.monotonic)
+        return NgramDrafts(measured)
+    patience = Patience(options.drafts.draft_wait, measured)
+    return HubDrafts(open_channel, NgramDrafts(measured), patience, time.monotonic)
 
 
 def _reporter(link: HubLink | None, source: DraftSource) -> Reporter | None:

@@ -1,11 +1,13 @@
 """The hub of the timing backend: `run-draft` with a drafter that is made slower or wrong. For `bench star` alone.
 
-python -m starsd_edge.cli.timing_hub run-draft BUNDLE [options of run-draft] [--draft-ms N] [--wrong-ids 1,2,3]
+python -m starsd_edge.cli.timing_hub run-draft BUNDLE [options of run-draft] [--draft-ms N] [--draft-growth G]
+[--draft-levels D] [--wrong-ids 1,2,3]
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -17,6 +19,7 @@ from starsd_edge.cli.run_draft import RunDraftOptions, run_hub
 from starsd_edge.errors import StarsdError, UsageError
 
 if TYPE_CHECKING:
+    from starsd_edge.speculation.tree import DraftShape
     from starsd_server.drafters.contract import Drafter
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli.timing_hub")
@@ -27,7 +30,9 @@ class TimingHubOptions:
     """The options of the command."""
 
     hub: RunDraftOptions
-    draft_ms: Annotated[float, typer.Option(min=0, help="Least time of a drafter's pass.")] = 0.0
+    draft_ms: Annotated[float, typer.Option(min=0, help="Least time of a drafter's pass for one session.")] = 0.0
+    draft_growth: Annotated[float, typer.Option(min=0, help="What each further session adds, as a share.")] = 0.0
+    draft_levels: Annotated[int, typer.Option(min=0, help="Depth that takes so long; 0: any.")] = 0
     wrong_ids: Annotated[str, typer.Option(help="Guess these tokens instead, which no text holds.")] = ""
 
 
@@ -44,14 +49,19 @@ def modelled(options: TimingHubOptions, drafter: Drafter) -> Drafter:
     """
     import time
 
-    from starsd_edge.bench.device_times import Pacer
+    from starsd_edge.bench.device_times import DraftTimes, Pacer
     from starsd_server.drafters.modelled import SlowedDrafter, WrongDrafter
 
     if options.wrong_ids:
         drafter = WrongDrafter(drafter, _ids(options.wrong_ids))
     if options.draft_ms:
         pacer = Pacer(time.monotonic, time.sleep)
-        drafter = SlowedDrafter(drafter, pacer.begin, lambda began: pacer.end(began, options.draft_ms / 1e3))
+        times = DraftTimes(options.draft_ms / 1e3, options.draft_growth, options.draft_levels)
+
+        def end(began: float, shapes: Sequence[DraftShape]) -> None:
+            pacer.end(began, times.pass_s([min(shape.max_depth, shape.max_nodes) for shape in shapes]))
+
+        drafter = SlowedDrafter(drafter, pacer.begin, end)
     return drafter
 
 

@@ -23,7 +23,7 @@ def read_token(path: Path) -> str:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"token file {path} cannot be read: {error.strerror}") from None
-    if stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO):
+    if stat.S_IMODE(mode) & _bits_of_others(path):
         raise UsageError(f"token file {path} is open to other users of this machine: chmod 600 {path}")
     token = data.decode("ascii", errors="replace").strip()
     if not token:
@@ -31,3 +31,15 @@ def read_token(path: Path) -> str:
     if len(data) > _MAX_BYTES or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"token file {path} must hold one token of printable ASCII without spaces, and nothing else")
     return token
+
+
+def _bits_of_others(path: Path) -> int:
+    """Bits of a file's mode that let others read it.
+
+    A credential that systemd hands to a unit is readable for the unit's user through an access list, which shows in the
+    place of the group; nobody else can enter its directory.
+    """
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    if credentials and path.parent == Path(credentials):
+        return stat.S_IRWXO
+    return stat.S_IRWXG | stat.S_IRWXO

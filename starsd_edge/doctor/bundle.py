@@ -11,6 +11,7 @@ import numpy as np
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.manifest import Manifest
+from starsd_edge.doctor.cache_files import ENGINES
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.machine import gigabytes
 from starsd_edge.runtime.engine import Engine, Sequence, causal_mask
@@ -91,10 +92,10 @@ def check_files(bundle: Bundle) -> Finding:
 
 
 def check_extra_files(bundle: Bundle) -> Iterator[Finding]:
-    """Files that the manifest does not know."""
+    """Files that the manifest does not know, engines that were built of it left out."""
     known = {*bundle.manifest.files, MANIFEST_NAME}
     present = (path.relative_to(bundle.path).as_posix() for path in bundle.path.rglob("*") if path.is_file())
-    extra = sorted(name for name in present if name not in known)
+    extra = sorted(name for name in present if name not in known and not name.startswith(f"{ENGINES}/"))
     if extra:
         text = f"{bundle.path.name}: files that the export did not write: {', '.join(extra[:3])}"
         yield Finding("bundle", Level.NOTE, text, "move them elsewhere, or remove them")

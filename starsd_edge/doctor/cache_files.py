@@ -10,9 +10,11 @@ from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.integrity import abandoned_stagings
 from starsd_edge.doctor.findings import Finding, Level
 
-BUNDLES, MODELS, MEASURED = "bundles", "models", "verify-curves"
-"""Directories of the cache; the last is the doctor's own."""
-_OURS = (BUNDLES, MODELS, MEASURED)
+BUNDLES, MODELS, ENGINES, TRACES, MEASURED = "bundles", "models", "engines", "traces", "verify-curves"
+"""Directories of the cache."""
+_OURS = (BUNDLES, MODELS, ENGINES, TRACES, MEASURED)
+_MADE_ASIDE = (BUNDLES, MODELS, ENGINES)
+"""Directories in which what is made lies aside until it is whole."""
 _SHOWN = 3
 
 
@@ -42,7 +44,7 @@ def read_cache(root: Path) -> CacheFacts:
     if not root.exists():
         return CacheFacts(str(root), 0, (), ())
     bundles = sorted((root / BUNDLES).iterdir()) if (root / BUNDLES).is_dir() else []
-    abandoned = [*abandoned_stagings(root / BUNDLES), *abandoned_stagings(root / MODELS)]
+    abandoned = [path for name in _MADE_ASIDE for path in abandoned_stagings(root / name)]
     entries = [path for path in sorted(root.iterdir()) if path.name not in _OURS]
     entries += [path for path in bundles if not path.name.startswith(".") and not (path / MANIFEST_NAME).is_file()]
     count = sum((path / MANIFEST_NAME).is_file() for path in bundles if not path.name.startswith("."))

@@ -1,11 +1,16 @@
-"""Verify curves kept in the cache, so that the next check of the same bundle on the same machine is quick."""
+"""Times of verify passes, kept in the cache for every engine, device and power mode.
+
+`bench verify` and `doctor --network` measure them; `run-target` sizes its first drafts by them and `plan` reckons with
+them.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median_low
 from typing import Annotated
 
 import msgspec
@@ -13,41 +18,93 @@ from msgspec import Meta
 
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.curve import VerifyCurve, VerifyCurves
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
-class StoredCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredPasses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """On so many committed tokens, by the number of rows: the least, the median and the most seconds of a pass."""
+
+    committed: Annotated[int, Meta(ge=0)]
+    least: dict[str, Seconds]
+    median: dict[str, Seconds]
+    most: dict[str, Seconds]
+
+
+class StoredCurves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of the store."""
 
+    bundle: str
+    """`files_digest` of what was run, or of what the engine was built from."""
     measured_at: str
     """UTC, like 2026-11-29 20:11."""
-    committed: int
-    """Tokens in the KV while it was measured."""
+    device: str
+    """For people: what ran the passes."""
+    power_mode: str
+    """Of a board, while it was measured; "" elsewhere."""
     passes: int
-    """Of each size."""
-    seconds: dict[str, Seconds]
-    """By the number of rows."""
+    """Of each number of rows."""
+    lengths: Annotated[list[StoredPasses], Meta(min_length=1)]
+
+    def curves(self) -> VerifyCurves:
+        """From the least time of each: other work only adds to it. None below that of fewer rows.
+
+        Raises:
+            ValueError: they are no curves.
+        """
+        return VerifyCurves({each.committed: _curve(each.least) for each in self.lengths})
 
 
 @dataclass(frozen=True)
-class KeptCurve:
-    """A curve and where it comes from.
+class KeptCurves:
+    """Curves and where they come from.
 
     Attributes:
-        is_new: it was measured just now.
+        is_new: they were measured just now.
     """
 
-    curve: VerifyCurve
-    stored: StoredCurve
+    curves: VerifyCurves
+    stored: StoredCurves
     is_new: bool
 
 
-def curve_key(manifest: Manifest, machine: Mapping[str, object], threads: int) -> str:
-    """Name of the one file for this bundle on this machine with so many threads."""
-    parts = {"files": manifest.files, "machine": dict(machine), "threads": threads}
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
+@dataclass(frozen=True)
+class CurveKey:
+    """What times of verify passes depend on.
+
+    Attributes:
+        engine: digest of what runs: of the bundle's files, or of an engine's plan.
+        device: "cpu", "cuda" or "jetson".
+        machine: names and versions of what it runs on and with.
+        power_mode: of a board; "" elsewhere.
+        threads: of the engine.
+    """
+
+    engine: str
+    device: str
+    machine: Mapping[str, object]
+    power_mode: str
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """Of the one file for it."""
+        parts = {**asdict(self), "machine": dict(self.machine)}
+        return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:32]
+
+
+def files_digest(manifest: Manifest) -> str:
+    """Of all files of a bundle."""
+    return hashlib.sha256(msgspec.json.encode(manifest.files, order="sorted")).hexdigest()
+
+
+def stored_passes(committed: int, seconds: Mapping[int, Sequence[float]]) -> StoredPasses:
+    """Of the seconds of each pass, by the number of rows."""
+    least, median, most = (
+        {str(rows): pick(times) for rows, times in seconds.items()} for pick in (min, median_low, max)
+    )
+    return StoredPasses(committed, least, median, most)
 
 
 class CurveStore:
@@ -56,23 +113,39 @@ class CurveStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def load(self, key: str) -> KeptCurve | None:
-        """The curve of this key; None where there is none, or none that can be read: it is measured anew."""
-        try:
-            stored = msgspec.json.decode(self._file(key).read_bytes(), type=StoredCurve)
-            curve = VerifyCurve({int(rows): seconds for rows, seconds in stored.seconds.items()})
-        except (OSError, ValueError):
-            return None
-        return KeptCurve(curve, stored, is_new=False)
+    def load(self, key: CurveKey) -> KeptCurves | None:
+        """The curves of this key; None where there are none, or none that can be read: they are measured anew."""
+        return self._read(self._file(key))
 
-    def save(self, key: str, stored: StoredCurve) -> None:
-        """Keep it, in the place of an older one.
+    def newest(self, bundle: str) -> KeptCurves | None:
+        """The last that were measured of a bundle, on whatever device; None where there are none.
+
+        Args:
+            bundle: its `files_digest`.
+        """
+        files = [self._read(file) for file in self._directory.glob("*.json")]
+        found = [kept for kept in files if kept is not None and kept.stored.bundle == bundle]
+        return max(found, key=lambda kept: kept.stored.measured_at, default=None)
+
+    def save(self, key: CurveKey, stored: StoredCurves) -> None:
+        """Keep them, in the place of older ones.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: they cannot be written.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file(key), msgspec.json.encode(stored))
+        write_whole(self._file(key), msgspec.json.format(msgspec.json.encode(stored), indent=1))
 
-    def _file(self, key: str) -> Path:
-        return self._directory / f"{key}.json"
+    def _read(self, file: Path) -> KeptCurves | None:
+        try:
+            stored = msgspec.json.decode(file.read_bytes(), type=StoredCurves)
+            return KeptCurves(stored.curves(), stored, is_new=False)
+        except (OSError, ValueError):
+            return None
+
+    def _file(self, key: CurveKey) -> Path:
+        return self._directory / f"{key.name}.json"
+
+
+def _curve(seconds: Mapping[str, float]) -> VerifyCurve:
+    return VerifyCurve.through({int(rows): [each] for rows, each in seconds.items()})

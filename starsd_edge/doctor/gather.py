@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import platform
 import resource
 import shutil
@@ -16,28 +15,35 @@ import psutil
 
 from starsd_edge import __version__
 from starsd_edge.bench.machine import installed_version, usable_cores
-from starsd_edge.doctor import sysfs
+from starsd_edge.device.facts import DeviceFacts
+from starsd_edge.device.host import Host, read
+from starsd_edge.device.import_probe import probe_module
 from starsd_edge.doctor.machine import MachineFacts
 from starsd_edge.doctor.software import COMPILED, LIBRARIES, SPEEDUPS, SoftwareFacts
 
 
-def gather_software() -> SoftwareFacts:
-    """What runs here."""
-    board = sysfs.jetson_release()
-    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+def gather_software(device: DeviceFacts, host: Host) -> SoftwareFacts:
+    """What runs here.
+
+    Args:
+        device: of this machine.
+        host: the same, to run commands on.
+    """
+    gpus = device.gpus
     distributions = sorted(set(packages_distributions().get("onnxruntime", ())))
     return SoftwareFacts(
         program=__version__,
         python=platform.python_version(),
-        system=f"{system}, {board}" if board else system,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
         versions={name: installed_version(name) for name in LIBRARIES},
         broken=_broken([*COMPILED, SPEEDUPS]),
         onnxruntime_distributions=distributions,
         providers=_providers() if distributions else (),
-        is_jetson=board is not None,
+        jetson=device.system,
         is_isolated=_is_isolated(Path(sys.prefix), Path(sys.base_prefix)),
-        sees_tensorrt=importlib.util.find_spec("tensorrt") is not None,
-        gpu=sysfs.nvidia_gpu(),
+        tensorrt=probe_module("tensorrt", host.run),
+        tensorrt_rtx=probe_module("tensorrt_rtx", host.run),
+        gpu=gpus.found[0].name if gpus.found else f"an NVIDIA GPU ({gpus.device})" if gpus.device else "",
     )
 
 
@@ -50,7 +56,6 @@ def gather_machine(cache: Path, hub_files: int) -> MachineFacts:
     """
     memory = psutil.virtual_memory()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
-    governor, driver = sysfs.frequency_governor()
     return MachineFacts(
         cores=usable_cores(),
         memory_bytes=memory.total,
@@ -59,11 +64,6 @@ def gather_machine(cache: Path, hub_files: int) -> MachineFacts:
         cache_free_bytes=shutil.disk_usage(existing).free,
         open_files=_open_files(),
         hub_files=hub_files,
-        power_mode=sysfs.power_mode(),
-        governor=governor,
-        driver=driver,
-        throttle_events=sysfs.throttle_events(),
-        hottest=sysfs.hottest_zone(),
     )
 
 
@@ -98,6 +98,6 @@ def _providers() -> Sequence[str]:
 def _is_isolated(prefix: Path, base: Path) -> bool:
     if prefix == base:
         return False
-    settings = sysfs.read(prefix / "pyvenv.cfg") or ""
+    settings = read(prefix / "pyvenv.cfg") or ""
     pairs = (line.partition("=") for line in settings.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}.get("include-system-site-packages") != "true"

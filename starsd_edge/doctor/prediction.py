@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from starsd_edge.bench.figures import Figure
 from starsd_edge.bench.runs import Run
-from starsd_edge.doctor.curve_store import KeptCurve
+from starsd_edge.doctor.curve_store import StoredCurves
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.link import LinkFacts, milliseconds
 from starsd_edge.planning import law
@@ -199,13 +199,13 @@ def check_trial(trial: Trial) -> Iterator[Finding]:
         )
 
 
-def check_curve(kept: KeptCurve) -> Finding:
+def check_curve(curve: VerifyCurve, stored: StoredCurves, is_new: bool) -> Finding:
     """What verify passes take, and from when that is known."""
-    first, *others = sorted(kept.curve.seconds)
-    ratios = ", ".join(f"{kept.curve.ratio(rows):.2f} at {rows}" for rows in others)
-    when = "now" if kept.is_new else f"at {kept.stored.measured_at} UTC"
-    text = f"{milliseconds(kept.curve.at(first))} for one token, times {ratios or 1} tokens; measured {when}"
-    return Finding("verify", Level.OK, text, "" if kept.is_new else "--remeasure does it again")
+    first, *others = sorted(curve.seconds)
+    ratios = ", ".join(f"{curve.ratio(rows):.2f} at {rows}" for rows in others)
+    when = "now" if is_new else f"at {stored.measured_at} UTC"
+    text = f"{milliseconds(curve.at(first))} for one token, times {ratios or 1} tokens; measured {when}"
+    return Finding("verify", Level.OK, text, "" if is_new else "--remeasure does it again")
 
 
 def check_prediction(prediction: Prediction, trial: Trial) -> Iterator[Finding]:

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from starsd_edge.device.import_probe import ProbedModule
+from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.tensorrt import check_cuda_bindings, check_python_tensorrt
 
-LIBRARIES = ("numpy", "msgspec", "websockets", "tokenizers", "onnxruntime", "onnxruntime-gpu", "tensorrt", "torch")
+CUDA_BINDINGS = "cuda-bindings"
+LIBRARIES = (
+    "numpy",
+    "msgspec",
+    "websockets",
+    "tokenizers",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
+    CUDA_BINDINGS,
+    "torch",
+)
 """What decides how the program runs, by names on the package index."""
 COMPILED = ("msgspec.msgpack", "tokenizers", "numpy")
 """Modules with compiled parts, which fail to load where they were built for another machine."""
@@ -26,9 +40,9 @@ class SoftwareFacts:
         broken: why a module of `COMPILED` or `SPEEDUPS` cannot be imported, by its name.
         onnxruntime_distributions: those that wrote the package folder `onnxruntime`.
         providers: what onnxruntime says it can use; none where it is not installed.
-        is_jetson: whether this is a Jetson.
+        jetson: system of a Jetson; None on other machines.
         is_isolated: whether Python runs in a virtual environment that does not see the system's packages.
-        sees_tensorrt: whether `import tensorrt` would find something.
+        tensorrt, tensorrt_rtx: what importing them gives; None where nothing is found.
         gpu: how an NVIDIA GPU shows itself here; "" where none does.
     """
 
@@ -39,10 +53,16 @@ class SoftwareFacts:
     broken: Mapping[str, str]
     onnxruntime_distributions: Sequence[str]
     providers: Sequence[str]
-    is_jetson: bool
+    jetson: JetsonSystem | None
     is_isolated: bool
-    sees_tensorrt: bool
+    tensorrt: ProbedModule | None
     gpu: str
+    tensorrt_rtx: ProbedModule | None = None
+
+    @property
+    def has_cuda_provider(self) -> bool:
+        """Whether this onnxruntime was built for NVIDIA GPUs."""
+        return "CUDAExecutionProvider" in self.providers
 
 
 def check_software(facts: SoftwareFacts) -> Iterator[Finding]:
@@ -53,8 +73,7 @@ def check_software(facts: SoftwareFacts) -> Iterator[Finding]:
     yield _speedups(facts)
     yield _onnxruntime(facts)
     yield from _gpu_providers(facts)
-    if facts.is_jetson:
-        yield _system_packages(facts)
+    yield from _tensorrt(facts)
 
 
 def _libraries(facts: SoftwareFacts) -> Finding:
@@ -94,6 +113,9 @@ def _onnxruntime(facts: SoftwareFacts) -> Finding:
             f"{' and '.join(found)} are both installed and overwrite each other",
             f"pip uninstall -y {' '.join(found)}, then pip install {_wanted(facts)}",
         )
+    if not found and facts.tensorrt is not None and facts.gpu:
+        text = "not installed: only engines of TensorRT run here"
+        return Finding("onnxruntime", Level.NOTE, text, "for --device cpu: pip install 'starsd-edge[cpu]'")
     if not found:
         return Finding(
             "onnxruntime",
@@ -120,25 +142,17 @@ def _gpu_providers(facts: SoftwareFacts) -> Iterator[Finding]:
 
 
 def check_gpu_engines(facts: SoftwareFacts, devices: Sequence[str]) -> Iterator[Finding]:
-    """The devices whose engines were not tried."""
-    here = facts.gpu or "no NVIDIA GPU on this machine"
+    """The devices on which none ran."""
+    here = f"no bundle here has an engine for it ({facts.gpu})" if facts.gpu else "no NVIDIA GPU on this machine"
     for device in devices:
-        yield Finding(f"engine {device}", Level.NOT_RUN, f"not tried by this command; here: {here}")
+        yield Finding(f"engine {device}", Level.NOT_RUN, here)
 
 
-def _system_packages(facts: SoftwareFacts) -> Finding:
-    if facts.sees_tensorrt:
-        return Finding("tensorrt", Level.OK, "Python sees the system's TensorRT")
-    if facts.is_isolated:
-        return Finding(
-            "tensorrt",
-            Level.WARNING,
-            "this virtual environment does not see the system's packages, so TensorRT is invisible",
-            "make it again: python3 -m venv --system-site-packages DIRECTORY, with the system's own python3",
-        )
-    return Finding(
-        "tensorrt",
-        Level.WARNING,
-        "this Python does not find TensorRT",
-        "sudo apt-get install python3-libnvinfer, and use the system's own python3",
+def _tensorrt(facts: SoftwareFacts) -> Iterator[Finding]:
+    sees = check_python_tensorrt(
+        facts.tensorrt, facts.jetson, is_isolated=facts.is_isolated, python=facts.python, has_gpu=bool(facts.gpu)
     )
+    if sees is not None:
+        yield sees
+    if facts.tensorrt is not None and facts.gpu:
+        yield check_cuda_bindings(facts.versions.get(CUDA_BINDINGS), facts.jetson)

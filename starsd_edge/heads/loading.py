@@ -15,7 +15,8 @@ from starsd_edge.heads.draft_bundle import GRAPH_NAME, DraftBundle, embedding_ro
 from starsd_edge.heads.engine import HeadEngine
 
 AUTO = "auto"
-_TORCH_PARTS = ("torch", "safetensors")
+TORCH_PARTS = ("torch", "safetensors")
+"""Packages without which torch runs no head."""
 CPU, CUDA = "cpu", "cuda"
 FLOAT32, FLOAT16 = "float32", "float16"
 
@@ -89,4 +90,4 @@ def _require_torch(wish: str) -> None:
 
 
 def _missing_for_torch() -> list[str]:
-    return [name for name in _TORCH_PARTS if importlib.util.find_spec(name) is None]
+    return [name for name in TORCH_PARTS if importlib.util.find_spec(name) is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -72,3 +73,33 @@ class VerifyCurve:
     def ratio(self, rows: float) -> float:
         """verify(T) / verify(1)."""
         return self.at(rows) / self.seconds[1]
+
+
+@dataclass(frozen=True)
+class VerifyCurves:
+    """verify(T) by the number of committed tokens: attention over more of them takes longer.
+
+    Attributes:
+        by_committed: at least one.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    by_committed: Mapping[int, VerifyCurve]
+
+    def __post_init__(self) -> None:
+        if not self.by_committed:
+            raise ValueError("no verify curves")
+
+    def at(self, committed: int) -> VerifyCurve:
+        """The curve on so many tokens: between those of its neighbours, or the nearest one."""
+        lengths = sorted(self.by_committed)
+        after = bisect_left(lengths, committed)
+        if after == 0 or after == len(lengths):
+            return self.by_committed[lengths[min(after, len(lengths) - 1)]]
+        low, high = lengths[after - 1], lengths[after]
+        one, other = self.by_committed[low], self.by_committed[high]
+        share = (committed - low) / (high - low)
+        widths = {*one.seconds, *other.seconds}
+        return VerifyCurve({rows: (1 - share) * one.at(rows) + share * other.at(rows) for rows in widths})

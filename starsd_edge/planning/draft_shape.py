@@ -12,8 +12,9 @@ much, all are slowed down alike, and those turn to plain decoding whom this leav
 from __future__ import annotations
 
 import heapq
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.survival import Guesses
@@ -22,6 +23,13 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 
 NOTHING = DraftShape(0, 0)
+WAITED_PASSES = 0.5
+"""Where several are drafted for together, a request comes in the middle of a pass, on average."""
+NODES_SLACK = 0.03
+DEPTH_SLACK = 0.02
+"""What the largest shape may be slower by, as a share, than the best by what is expected: a drafter that grows its
+trees where it is sure makes more of room than averages by level and rank can tell.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Rung:
     Attributes:
         tokens: E, of a round, with the bonus token.
         return_s: Z with it.
-        draft_s: S(b).
+        draft_s: S(b), and the wait for the pass before it to end.
         hub_s: S(b) / b: the hub's time for it.
     """
 
@@ -105,19 +113,27 @@ def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
             shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
             draft_s = pass_seconds(cost, shape, 1)
             at_depth.append(Rung(shape, 1 + accepted[nodes], wish.rest_s + verify_s[nodes + 1], draft_s, draft_s))
-        ladder.append(max(at_depth, key=lambda rung: rung.rate))
+        ladder.append(_largest_near(at_depth, NODES_SLACK))
     return ladder
+
+
+def _largest_near(rungs: Sequence[Rung], slack: float) -> Rung:
+    """The last one whose rate is about the best one's; of chains, which have nothing to choose from, the best one."""
+    best = max(rungs, key=lambda rung: rung.rate)
+    near = [rung for rung in rungs if rung.shape.branching > 1 and rung.rate >= (1 - slack) * best.rate]
+    return max([best, *near], key=lambda rung: (rung.shape.max_depth, rung.shape.max_nodes))
 
 
 def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
     """The same rung where so many are drafted together; `line` is `ServiceCost.line` of its shape."""
-    draft_s = line[0] + batch * line[1]
-    return Rung(rung.shape, rung.tokens, rung.return_s, draft_s, draft_s / batch)
+    pass_s = line[0] + batch * line[1]
+    return Rung(rung.shape, rung.tokens, rung.return_s, (1 + WAITED_PASSES * (batch > 1)) * pass_s, pass_s / batch)
 
 
 def best_alone(wish: Wish, cost: ServiceCost) -> Choice:
     """What serves a target best that has the hub to itself; nothing where plain decoding is as fast."""
-    best = max(rungs(wish, cost), key=lambda rung: rung.rate, default=None)
+    ladder = rungs(wish, cost)
+    best = _largest_near(ladder, DEPTH_SLACK) if ladder else None
     if best is None or best.rate * wish.plain_s <= 1:
         return Choice(NOTHING, NOT_PAYING, 1.0 if best is None else best.rate * wish.plain_s)
     return Choice(best.shape, BEST, best.rate * wish.plain_s)
@@ -129,14 +145,26 @@ def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list
     lines = [[cost.line(rung.shape) for rung in ladder] for ladder in singly]
     ladders: list[list[Rung]] = []
     for batch in _batches(min(max_batch, len(wishes))):
-        ladders = [
-            _paying([_in_batch(rung, line, batch) for rung, line in zip(ladder, of_ladder, strict=True)], wish)
-            for ladder, of_ladder, wish in zip(singly, lines, wishes, strict=True)
+        batched = [
+            [_in_batch(rung, line, batch) for rung, line in zip(ladder, of_ladder, strict=True)]
+            for ladder, of_ladder in zip(singly, lines, strict=True)
         ]
+        if batch > 1:
+            batched = _together(batched)
+        ladders = [_paying(ladder, wish) for ladder, wish in zip(batched, wishes, strict=True)]
         best = [ladder[-1] if ladder else None for ladder in ladders]
         if _load(best) <= 1:
             return [_choice(rung, rung, wish) for rung, wish in zip(best, wishes, strict=True)]
     return _shorten(ladders, wishes)
+
+
+def _together(ladders: Sequence[Sequence[Rung]]) -> list[list[Rung]]:
+    """A pass takes as long as its deepest tree: a short draft does not come sooner for being short, where others are
+    drafted with it.
+    """
+    best = [max(ladder, key=lambda rung: rung.rate) for ladder in ladders if ladder]
+    usual_s = statistics.fmean(rung.draft_s for rung in best) if best else 0.0
+    return [[replace(rung, draft_s=max(rung.draft_s, usual_s)) for rung in ladder] for ladder in ladders]
 
 
 def _batches(most: int) -> list[int]:
@@ -156,7 +184,7 @@ def _paying(ladder: Sequence[Rung], wish: Wish) -> list[Rung]:
     """
     if not ladder:
         return []
-    best = max(ladder, key=lambda rung: rung.rate)
+    best = _largest_near(ladder, DEPTH_SLACK)
     if best.rate * wish.plain_s <= 1:
         return []
     worth_it = [rung for rung in ladder if rung.rate * wish.plain_s > 1 and rung.use <= best.use]

@@ -2,16 +2,17 @@
 
 A choice (see `draft_shape`) is a wish; the shape follows it by at most one level in `PATIENCE_ROUNDS` rounds, and only
 where the wish has stood on the same side for some of them. Rounds count when they were judged, so a timeout,
-which is judged by nothing, changes nothing by itself; times are taken as medians, so one that is far off does not, too.
+which is judged by nothing, changes nothing by itself; nor does one time that is far off.
 
-The first choice is taken as it is, once as many rounds were judged. Speculation that does not pay ends at once when
-that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial is of one
-level, which costs least, and believes little of what was known, so that a few rounds decide.
+Until as many rounds were judged, choices rest on what is expected of any drafter, and are followed at once but for that
+to draft nothing; the first one after that is taken as it is. Speculation that does not pay ends at once when
+that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial has
+the shape that was given up, since what a target waits for is mostly not its own draft's size, and believes little of
+what was known, so that a few rounds decide.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
@@ -29,6 +30,8 @@ _STEADY_ROUNDS = {NOT_PAYING: 1}
 """Where each further round is a loss, one that confirms it is enough."""
 FIRST_GAP_TOKENS = 32
 MOST_GAP_TOKENS = 1024
+_FIRST_TRIAL = DraftShape(4, 2, 2)
+"""Where nothing was drafted before."""
 _RECENT = 9
 
 
@@ -45,6 +48,8 @@ class ShapeController:
         self.why = FIRST
         self.gain = 0.0
         self._shape: DraftShape | None = None
+        self._learns = True
+        self._tried = _FIRST_TRIAL
         self._since_change = 0
         self._same_side = 0
         self._side = 0
@@ -81,16 +86,20 @@ class ShapeController:
         """What this session would like; None while its return time is not known, or while it is off."""
         if not self._rest_s or self._off_tokens is not None:
             return None
-        return Wish(self.survival.guesses, verify, statistics.median(self._rest_s), plain_s, limit)
+        # Not the median: a target that went on before its draft came returns later, by no fault of link or draft.
+        rest_s = sorted(self._rest_s)[len(self._rest_s) // 4]
+        return Wish(self.survival.guesses, verify, rest_s, plain_s, limit)
 
     def choose(self, choice: Choice) -> None:
         """The newest wish. The shape follows when it may; what is off stays so until its gap ends."""
         if self._off_tokens is not None:
             return
-        if self._shape is None and self._since_change < PATIENCE_ROUNDS:
+        if self._learns and self._since_change < PATIENCE_ROUNDS:
+            self._shape = choice.shape if choice.shape.max_depth else None
             return
         self.gain = choice.gain
-        if self._shape is None:
+        if self._learns or self._shape is None:
+            self._learns = False
             self._move_to(choice.shape, choice)
             return
         side = _sign(choice.shape.max_depth - self._shape.max_depth)
@@ -113,7 +122,7 @@ class ShapeController:
         return NOTHING if self._off_tokens is not None else self._shape
 
     def _step(self, choice: Choice, side: int) -> None:
-        assert self._shape is not None  # noqa: S101 (`choose` has seen to it)
+        assert self._shape is not None  # noqa: S101 (only who still learns has none)
         if choice.shape.max_depth == 0:
             self._move_to(NOTHING, choice)
             return
@@ -121,8 +130,8 @@ class ShapeController:
         if depth == choice.shape.max_depth:
             self._move_to(choice.shape, choice)
         else:
-            share = choice.shape.max_nodes / choice.shape.max_depth
-            self._move_to(DraftShape(max(depth, round(share * depth)), depth, choice.shape.branching), choice)
+            nodes = depth if choice.shape.branching == 1 else max(depth, choice.shape.max_nodes)
+            self._move_to(DraftShape(nodes, depth, choice.shape.branching), choice)
 
     def _settle(self, choice: Choice) -> None:
         """Depth is as wished; so may the nodes be. A trial that stands by now has paid."""
@@ -143,6 +152,8 @@ class ShapeController:
     def _turn_off(self, choice: Choice) -> None:
         """What fails its trial waits twice as long for the next; what leaves because of others does not."""
         self._off_tokens = 0
+        if self._shape is not None and self._shape.max_depth:
+            self._tried = self._shape
         if self.why == TRIAL and choice.why == NOT_PAYING:
             self._gap_tokens = min(2 * self._gap_tokens, MOST_GAP_TOKENS)
 
@@ -150,7 +161,7 @@ class ShapeController:
         if self.why == NOT_PAYING:
             self.survival.doubt()
         self._off_tokens = None
-        self._shape = DraftShape(1, 1)
+        self._shape = self._tried
         self.why = TRIAL
         self._since_change = self._same_side = self._side = 0
 

@@ -34,6 +34,7 @@ class EngineSpec:
         exact_trees: whether a tree's rows carry the same bits as one-token steps up to the bounds of the exactness
             suite; False asks for chains.
         source_fp: fingerprint of the checkpoint the engine was made from.
+        digest: of what runs where that is not the bundle's graph itself, as sha256 of an engine's plan; "" elsewhere.
     """
 
     vocab_size: int
@@ -45,6 +46,7 @@ class EngineSpec:
     kv_dtype: str
     exact_trees: bool
     source_fp: str
+    digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def open_engine(
     allow_inexact: bool = False,
     spinning: bool = False,
 ) -> Engine:
-    """Load a bundle's graph on ONNX Runtime. (Engines of TensorRT: `starsd_jetson.engines`.)
+    """Load a bundle's graph on ONNX Runtime, with its KV on the host. `starsd_jetson.engines` knows engines of TensorRT
+    too, and keeps KV on a GPU.
 
     Args:
         device: "cpu" or "cuda".
@@ -49,9 +50,10 @@ def open_engine(
         raise UsageError("--device jetson runs engines of TensorRT: this command knows cpu and cuda alone")
     file = bundle.path / bundle.manifest.graph.file
     if device == CUDA:
-        from starsd_edge.runtime.onnx_cuda import open_cuda_graph
+        from starsd_edge.runtime.onnx_cuda import open_cuda_session
+        from starsd_edge.runtime.onnx_engine import OnnxEngine
 
-        return open_cuda_graph(file, bundle.manifest, allow_inexact=allow_inexact)
+        return OnnxEngine(open_cuda_session(file), bundle.manifest, allow_inexact)
     return open_graph(file, bundle.manifest, threads, allow_inexact=allow_inexact, spinning=spinning)
 
 

@@ -6,10 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.cuda_driver import cuda_devices
-from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, OnnxEngine, open_session
+from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, open_session
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -19,8 +18,8 @@ _HEAVY = frozenset({"MatMul", "Gemm", "MatMulNBits", "Softmax", "Attention"})
 """What a pass spends its time on. Arithmetic on shapes stays on the CPU by design."""
 
 
-def open_cuda_graph(file: Path, manifest: Manifest, *, allow_inexact: bool = False) -> OnnxEngine:
-    """Load a graph of the `append` strategy on the first GPU.
+def open_cuda_session(file: Path) -> onnxruntime.InferenceSession:
+    """A session for a graph file on the first GPU.
 
     Raises:
         UsageError: this ONNX Runtime knows no GPUs.
@@ -33,7 +32,7 @@ def open_cuda_graph(file: Path, manifest: Manifest, *, allow_inexact: bool = Fal
     _require_provider()
     session = open_session(file, provider=PROVIDER)
     require_gpu(session)
-    return OnnxEngine(session, manifest, allow_inexact)
+    return session
 
 
 def require_gpu(session: onnxruntime.InferenceSession) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU_PROVIDER = "CPUExecutionProvider"
+TOP_OUTPUTS = ("top_ids", "top_logits")
+"""What graphs for TensorRT give beside `graph_outputs`: the two highest logits of every row, int64 and float32 [R, 2].
+"""
 
 
 @dataclass
@@ -208,6 +212,7 @@ def run_reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
+@cache  # looking through all that is installed takes longer than opening a small graph
 def _refuse_two_distributions() -> None:
     # Both write the same package folder, and the CPU one wins silently.
     found = set(packages_distributions().get("onnxruntime", ()))

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from starsd_edge.device.host import Host
+from starsd_edge.device.jetpack import full_tensorrt_version
 from starsd_edge.errors import UsageError
 
 ENGINES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -21,7 +23,11 @@ _CALLED = {"Builder": "builder", "Runtime": "runtime"}
 
 
 def import_library(
-    name: str, wish: str, part: str, load: Callable[[str], Any] = importlib.import_module
+    name: str,
+    wish: str,
+    part: str,
+    load: Callable[[str], Any] = importlib.import_module,
+    host: Host | None = None,
 ) -> tuple[Any, str]:
     """Import one of them.
 
@@ -30,6 +36,7 @@ def import_library(
         wish: the option that needs it, for the error.
         part: what is needed of it, "Builder" or "Runtime".
         load: imports a module by its name.
+        host: machine whose packages say what the module leaves out of its version; None takes this one.
 
     Returns:
         The module, and all four parts of its version.
@@ -47,6 +54,8 @@ def import_library(
         # An empty directory of that name is a module too, and packages of type stubs leave one.
         raise UsageError(f"the Python module {name} that is installed holds no {_CALLED[part]}: {_HOW_TO_GET[name]}")
     version = str(module.__version__)
+    if name == "tensorrt":
+        version = full_tensorrt_version(version, host or Host())
     parts = version.split(".")
     if len(parts) < _VERSION_PARTS or not all(part.isdigit() for part in parts[:_VERSION_PARTS]):
         raise UsageError(f"{name} gives its version as {version!r}, and an engine is bound to all four parts of it")

@@ -10,13 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol, TypeVar
 
 from starsd_edge.errors import EngineError
 from starsd_edge.speculation.sampling import Choice
 from starsd_edge.speculation.tree import ROOT, DraftTree
+
+Row = TypeVar("Row")
+RowOut = TypeVar("RowOut", covariant=True)
+
+
+class Rows(Protocol[RowOut]):
+    """What has rows: an array of logits, or a range of their numbers."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def __getitem__(self, index: int, /) -> RowOut:
+        """One of them."""
 
 
 @dataclass(frozen=True)
@@ -42,44 +53,30 @@ class Verdict:
 
 def verify(
     tree: DraftTree,
-    logits: npt.NDArray[np.float32],
+    rows: Rows[Row],
     base_len: int,
-    choose: Callable[[npt.NDArray[np.float32], int, Sequence[int]], Choice],
+    choose: Callable[[Row, int, Sequence[int]], Choice],
 ) -> Verdict:
     """Walk the tree from the root as far as the target's own choices lead.
 
     Args:
         tree: what was verified.
-        logits: float32 [n + 1, V], row 0 for the root, row i + 1 for node i.
+        rows: n + 1 of them, row 0 for the root, row i + 1 for node i: logits float32 [n + 1, V], or whatever else
+            `choose` takes for a row of them.
         base_len: committed tokens, which is the position of the root; a node at depth d stands at base_len + d.
         choose: gives the token of a position from the logits of the one before it and the path to it: the tokens that
             follow the root in this walk (`Sampler.choose`).
 
     Raises:
-        EngineError: the logits have another number of rows than the tree asks for.
+        EngineError: there is another number of rows than the tree asks for.
     """
-    return verify_rows(tree, len(logits), base_len, lambda row, position, path: choose(logits[row], position, path))
-
-
-def verify_rows(
-    tree: DraftTree, rows: int, base_len: int, choose: Callable[[int, int, Sequence[int]], Choice]
-) -> Verdict:
-    """`verify` for whoever finds a row's choice by its number.
-
-    Args:
-        rows: how many there are to choose from.
-        choose: gives the token of a position from the number of a row, and as for `verify` the path to it.
-
-    Raises:
-        EngineError: another number of rows than the tree asks for.
-    """
-    if rows != len(tree) + 1:
-        raise EngineError(f"the engine gave {rows} rows of logits for a verify pass of {len(tree) + 1}")
+    if len(rows) != len(tree) + 1:
+        raise EngineError(f"the engine gave {len(rows)} rows of logits for a verify pass of {len(tree) + 1}")
     node = ROOT
     verdict = Verdict([], [], [])
     while True:
         row = node + 1
-        choice = choose(row, base_len + len(verdict.rows) + 1, verdict.tokens)
+        choice = choose(rows[row], base_len + len(verdict.rows) + 1, verdict.tokens)
         verdict.rows.append(row)
         verdict.tokens.append(choice.token)
         verdict.margins.append(choice.margin)

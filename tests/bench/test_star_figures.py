@@ -10,6 +10,7 @@ from starsd_edge.bench.star_overlay import Expected, has_law, is_serial, law_of,
 from starsd_edge.bench.star_plan import (
     BASELINES,
     COLOCATED,
+    HEAD,
     LAW,
     OURS,
     PLAIN,
@@ -128,10 +129,12 @@ def test_every_sweep_has_points_and_the_published_design_is_what_it_is() -> None
         assert {point.sweep for point in points} == {sweep}
     published = [point for point in points_of(SCALE, SETTINGS) if point.system == PUBLISHED]
     assert [point.targets for point in published] == [1, 16]
-    assert {point.hub for point in published} == {HubPlan("fifo", 1, DraftShape(8, 5, 4))}
+    assert {point.hub for point in published} == {HubPlan("fifo", 1, DraftShape(8, 5, 4), SETTINGS.device)}
+    own_time = [point for point in points_of(HEAD, SETTINGS) if point.system == PUBLISHED]
+    assert {point.hub for point in own_time} == {HubPlan("fifo", 1, DraftShape(8, 5, 4))}
     assert {point.shape for point in published} == {DraftShape(8, 5, 4)}
     ours = [point for point in points_of(SCALE, SETTINGS) if point.system == OURS]
-    assert {point.hub for point in ours} == {HubPlan("fifo", 16)}
+    assert {point.hub for point in ours} == {HubPlan("fifo", 16, times=SETTINGS.device)}
     assert {point.targets for point in points_of(RTT, SETTINGS)} == {1, 11}
     assert set(QUICK_SWEEPS) < set(SWEEPS)
 

@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from starsd_edge.cli import doctor_machine, doctor_network
+from starsd_edge.bundles.bundle import load_bundle, write_manifest
+from starsd_edge.bundles.engine_manifest import EngineHost, platform_name
+from starsd_edge.bundles.manifest import TensorrtGraph
+from starsd_edge.cli import doctor_bundle, doctor_machine, doctor_network
+from starsd_edge.device.facts import read_device
+from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.doctor import gather
-from starsd_edge.errors import EngineError
+from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.settings import DoorSettings, HubSettings
+from tests.support.boards import Machine, agx_orin, desktop, orin_nano, thor
 from tests.support.command_line import CommandLine, Ended
 from tests.support.decoding import WORDS
 from tests.support.hub_client import running_hub
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine, UnhurriedEngine
 from tests.support.scripted_hub import Asked, Reply, ScriptedHub
+from tests.support.small_engine import small_engine, write_small_engine
 
 CONTEXT = 128
 BUNDLE_TOKENIZER = "0" * 64
@@ -63,11 +71,65 @@ def test_a_new_machine_is_told_what_to_do_next(doctor: Doctor) -> None:
     assert max(map(len, ended.out.splitlines())) <= 80
     words = " ".join(ended.out.split())
     assert "-> starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m" in words
-    assert "engine jetson not tried by this command" in words
+    assert "engine jetson no NVIDIA GPU on this machine" in words
     assert "\x1b" not in ended.out, "no colour where there is no terminal"
     assert words.endswith("not run")
     assert all(line.startswith("doctor: ") for line in ended.err.splitlines())
     assert not doctor.cache.exists(), "looking leaves nothing behind"
+
+
+def on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the doctor look at that machine instead."""
+    monkeypatch.setattr(doctor_machine, "Host", lambda: machine.host)
+    monkeypatch.setattr(doctor_machine, "read_device", lambda host: read_device(host, machine.devices))
+
+
+@pytest.mark.parametrize("board", [orin_nano, agx_orin, thor, desktop])
+def test_other_machines_are_described_within_80_columns(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board: Callable[[Path], Machine]
+) -> None:
+    on(board(tmp_path / "machine"), monkeypatch)
+    doctor.add_bundle()
+    ended = doctor.run()
+    assert ended.code == 0, ended
+    assert max(map(len, ended.out.splitlines())) <= 80
+    found = doctor.checks()
+    assert {"clocks", "temperature", "gpu"} <= set(found)
+    assert ("board" in found, "jetpack" in found) == (board is not desktop,) * 2
+
+
+def test_a_bundle_for_engines_on_a_board(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(orin_nano(tmp_path / "machine"), monkeypatch)
+    found_modules = {"tensorrt": ProbedModule("10.3.0")}
+    monkeypatch.setattr(gather, "probe_module", lambda name, run: found_modules.get(name))
+    doctor.add_bundle("for-cores")
+    assert "no engine can be built" in doctor.checks("for-cores")["engine"]["finding"]
+    path = doctor.add_bundle("for-engines")
+    manifest = load_bundle(path).manifest
+    graph = msgspec.structs.replace(manifest.graph, tensorrt=TensorrtGraph("fp16", 0))
+    write_manifest(path, msgspec.structs.replace(manifest, graph=graph))
+    found = doctor.checks("for-engines")
+    assert found["engine memory"]["level"] == "ok"
+    assert "to run with 128 tokens" in found["engine memory"]["finding"]
+    remedy = f"starsd-edge export {path} --engine tensorrt"
+    assert (found["engine"]["level"], found["engine"]["remedy"]) == ("note", remedy)
+    here = EngineHost("tensorrt", "10.3.0.30", "sm87", platform_name())
+    write_small_engine(doctor.cache / "engines/one", small_engine(load_bundle(path).manifest, here))
+    found = doctor.checks("for-engines")
+    assert found["engine"]["level"] == "ok", "Python tells three parts of the version"
+    assert found["engine jetson"]["finding"].startswith("for-engines: ran, ")
+    assert {"engine cpu", "memory"} & set(found) == {"memory"}, "it runs where its engine is, and there alone"
+    assert found["engine cuda"]["level"] == "not-run"
+
+
+def test_a_gpu_that_onnxruntime_was_built_for_runs_bundles_too(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(desktop(tmp_path / "machine"), monkeypatch)
+    monkeypatch.setattr(gather, "_providers", lambda: ("CUDAExecutionProvider", "CPUExecutionProvider"))
+    doctor.add_bundle()
+    found = doctor.checks()
+    assert [found[f"engine {device}"]["level"] for device in ("cpu", "cuda", "jetson")] == ["ok", "ok", "not-run"]
 
 
 def test_every_bundle_of_the_cache_is_run(doctor: Doctor) -> None:
@@ -122,6 +184,7 @@ def test_a_bundle_that_is_not_there_fails(doctor: Doctor) -> None:
     [
         (EngineError("ONNX Runtime cannot load it: export the bundle again"), "failure", "letters: ONNX Runtime"),
         (ModuleNotFoundError("no", name="onnxruntime"), "not-run", "pip install 'starsd-edge[cpu]'"),
+        (UsageError("--device cpu needs a package"), "not-run", "letters: --device cpu needs a package"),
     ],
 )
 def test_an_engine_that_does_not_open(
@@ -137,7 +200,7 @@ def test_an_engine_that_does_not_open(
 
 
 def test_a_bundle_that_does_not_fit_into_memory_is_not_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine, "available_memory", lambda: 10)
+    monkeypatch.setattr(doctor_bundle, "available_memory", lambda: 10)
     doctor.add_bundle()
     found = doctor.checks()
     assert found["memory"]["level"] == "warning"
@@ -293,6 +356,8 @@ def test_a_hub_that_drafts_nothing_fails(doctor: Doctor, monkeypatch: pytest.Mon
         (["--network", "ws://a"], "there is no bundle to predict for", 2),
         (["--acceptance", "0.5"], "need --network", 2),
         (["--remeasure"], "need --network", 2),
+        (["--device", "jetson"], "need --network", 2),
+        (["--network", "ws://a", "--device", "toaster"], "no device 'toaster'", 2),
         (["--network", "ws://a", "--acceptance", "1.5"], "--acceptance", 2),
         (["--threads", "0"], "--threads", 2),
         (["--no-such-option"], "--no-such-option", 2),

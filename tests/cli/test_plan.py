@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.cli.kept_curves import place_of
-from starsd_edge.doctor.curve_store import StoredCurve
+from starsd_edge.cli.kept_curves import curve_key, keep_curves
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
 
@@ -91,12 +91,24 @@ def test_a_bundle_brings_its_measured_times_and_sizes(cli: CommandLine, cache: P
     (cache / "bundles").mkdir(parents=True)
     bundle = write_bundle(cache / "bundles" / "letters")
     assumed = planned(cli, "letters", "--threads", 1)
-    assert "doctor --network" in assumed["sources"]["verify"]
-    store, key = place_of(load_bundle(bundle).manifest, 1)
-    store.save(key, StoredCurve("2026-11-29 20:11", 128, 7, {"1": 0.050, "2": 0.051, "16": 0.060}))
+    assert "bench verify" in assumed["sources"]["verify"]
+    times = {1: [0.050], 2: [0.051], 16: [0.060]}
+    manifest = load_bundle(bundle).manifest
+    kept = keep_curves(curve_key(manifest, 1), manifest, {128: times}).stored
     found = planned(cli, "letters", "--threads", 1, "--own-ms", 0, "--memory-gib", 1)
-    assert found["sources"]["verify"].startswith("measured at 2026-11-29 20:11 UTC: 50 ms at 1, 51 ms at 2")
+    where = f"measured at {kept.measured_at} UTC on {kept.device}"
+    assert found["sources"]["verify"].startswith(f"{where}: 50 ms at 1, 51 ms at 2")
     assert found["memory"]["targets_with_hub"] == 2, "0.35 GiB for each process, next to nothing for the letters"
+
+
+def test_times_of_another_device_are_better_than_none(cli: CommandLine, cache: Path) -> None:
+    (cache / "bundles").mkdir(parents=True)
+    manifest = load_bundle(write_bundle(cache / "bundles" / "letters")).manifest
+    here = curve_key(manifest, 1)
+    key = replace(here, machine={**here.machine, "gpu": "Orin"}, device="jetson", power_mode="25W")
+    kept = keep_curves(key, manifest, {16: {1: [0.040], 8: [0.041]}}).stored
+    verify = planned(cli, "letters", "--threads", 1)["sources"]["verify"]
+    assert verify == f"measured at {kept.measured_at} UTC on Orin, 25W: 40 ms at 1, 41 ms at 8 rows"
 
 
 def test_it_plans_from_measured_times(cli: CommandLine, tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ def test_files_that_nobody_vouches_for(tmp_path: Path) -> None:
     (bundle.path / "notes.txt").touch()
     extra = next(check_extra_files(bundle))
     assert (extra.level, "notes.txt" in extra.finding) == (Level.NOTE, True)
+    (bundle.path / "notes.txt").unlink()
+    (bundle.path / "engines/one").mkdir(parents=True)
+    (bundle.path / "engines/one/engine.plan").touch()
+    assert [*check_extra_files(bundle)] == []
 
 
 def test_memory_is_weights_and_the_kv_of_the_whole_context(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from starsd_edge.bench.runs import Run
-from starsd_edge.doctor.curve_store import KeptCurve, StoredCurve
+from starsd_edge.doctor.curve_store import StoredCurves, stored_passes
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.link import LinkFacts
 from starsd_edge.doctor.prediction import (
@@ -168,10 +168,11 @@ def test_another_text_is_a_failure() -> None:
 
 
 def test_a_curve_says_from_when_it_is() -> None:
-    stored = StoredCurve("2026-11-29 20:11", 128, 7, {})
-    new = check_curve(KeptCurve(VerifyCurve({1: 0.02, 5: 0.024}), stored, is_new=True))
+    curve = VerifyCurve({1: 0.02, 5: 0.024})
+    stored = StoredCurves("b" * 64, "2026-11-29 20:11", "a board", "", 1, [stored_passes(128, {1: [0.02], 5: [0.024]})])
+    new = check_curve(curve, stored, is_new=True)
     assert new.finding == "20 ms for one token, times 1.20 at 5 tokens; measured now"
-    old = check_curve(KeptCurve(VerifyCurve({1: 0.02, 5: 0.024}), stored, is_new=False))
+    old = check_curve(curve, stored, is_new=False)
     assert old.finding.endswith("measured at 2026-11-29 20:11 UTC")
     assert "--remeasure" in old.remedy
 

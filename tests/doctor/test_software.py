@@ -10,9 +10,13 @@ from types import ModuleType
 
 import pytest
 
+from starsd_edge.device.facts import DeviceFacts, read_device
+from starsd_edge.device.host import Host
+from starsd_edge.device.import_probe import ProbedModule
+from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor import gather
 from starsd_edge.doctor.findings import Finding, Level
-from starsd_edge.doctor.software import SPEEDUPS, SoftwareFacts, check_gpu_engines, check_software
+from starsd_edge.doctor.software import CUDA_BINDINGS, SPEEDUPS, SoftwareFacts, check_gpu_engines, check_software
 
 DESK = SoftwareFacts(
     program="0.1.0",
@@ -22,12 +26,15 @@ DESK = SoftwareFacts(
     broken={},
     onnxruntime_distributions=("onnxruntime",),
     providers=("CPUExecutionProvider",),
-    is_jetson=False,
+    jetson=None,
     is_isolated=True,
-    sees_tensorrt=False,
+    tensorrt=None,
     gpu="",
 )
-JETSON = replace(DESK, system="Linux 6.8 aarch64, Orin Nano, L4T 36.4.3", is_jetson=True, gpu="an NVIDIA GPU (/dev/x)")
+SYSTEM = JetsonSystem("36.4.3", "6.2", {"tensorrt": "10.3.0.30-1+cuda12.5"})
+JETSON = replace(DESK, system="Linux 6.8 aarch64", jetson=SYSTEM, gpu="Orin")
+WITH_PYTHON = replace(SYSTEM, packages={**SYSTEM.packages, PYTHON_TENSORRT: "10.3.0.30-1"})
+SEEN = ProbedModule("10.3.0")
 
 
 def found(facts: SoftwareFacts, name: str) -> list[Finding]:
@@ -52,6 +59,11 @@ def test_two_onnxruntimes_are_a_failure_with_the_command_that_mends_it(gpu: str,
 def test_no_onnxruntime_leaves_a_hub_that_drafts_by_ngrams() -> None:
     only = found(replace(DESK, onnxruntime_distributions=()), "onnxruntime")[0]
     assert (only.level, only.remedy) == (Level.WARNING, "pip install 'starsd-edge[cpu]'")
+
+
+def test_a_board_needs_no_onnxruntime_beside_tensorrt() -> None:
+    only = found(replace(JETSON, onnxruntime_distributions=(), tensorrt=SEEN), "onnxruntime")[0]
+    assert (only.level, "only engines of TensorRT run here" in only.finding) == (Level.NOTE, True)
 
 
 def test_missing_speedups_are_a_warning() -> None:
@@ -80,7 +92,7 @@ def test_engines_that_are_not_there_are_said_not_to_be() -> None:
         ("engine jetson", Level.NOT_RUN),
     ]
     assert "no NVIDIA GPU on this machine" in here[0].finding
-    assert "/dev/x" in next(check_gpu_engines(JETSON, ["cuda"])).finding
+    assert next(check_gpu_engines(JETSON, ["cuda"])).finding == "no bundle here has an engine for it (Orin)"
 
 
 @pytest.mark.parametrize(
@@ -88,21 +100,57 @@ def test_engines_that_are_not_there_are_said_not_to_be() -> None:
     [
         (JETSON, Level.WARNING, "--system-site-packages"),
         (replace(JETSON, is_isolated=False), Level.WARNING, "python3-libnvinfer"),
-        (replace(JETSON, sees_tensorrt=True), Level.OK, ""),
+        (replace(JETSON, is_isolated=False, jetson=WITH_PYTHON), Level.WARNING, "/usr/bin/python3"),
+        (replace(JETSON, tensorrt=SEEN), Level.OK, ""),
+        (replace(JETSON, tensorrt=ProbedModule("10.9.0")), Level.WARNING, "the system's own counts"),
+        (replace(DESK, gpu="A GPU"), Level.NOTE, "pip install tensorrt"),
+        (replace(DESK, gpu="A GPU", tensorrt=ProbedModule("11.4.0")), Level.OK, ""),
+        (
+            replace(DESK, tensorrt=ProbedModule(is_empty=True, paths=["/venv/tensorrt"])),
+            Level.WARNING,
+            "tensorrt-stubs, or remove that folder",
+        ),
+        (replace(JETSON, tensorrt=ProbedModule(error="libnvinfer.so.10: no such file")), Level.WARNING, "one source"),
     ],
 )
-def test_a_jetson_needs_the_systems_packages(facts: SoftwareFacts, level: Level, words: str) -> None:
+def test_whether_python_sees_tensorrt(facts: SoftwareFacts, level: Level, words: str) -> None:
     only = found(facts, "tensorrt")[0]
     assert only.level is level
     assert words in only.remedy
 
 
-def test_elsewhere_tensorrt_is_not_asked_for() -> None:
+def test_a_folder_of_that_name_is_told_from_the_library() -> None:
+    stubs = replace(DESK, tensorrt=ProbedModule(is_empty=True, paths=["/venv/tensorrt"]))
+    assert "/venv/tensorrt, a folder without the library" in found(stubs, "tensorrt")[0].finding
+
+
+def test_without_a_gpu_tensorrt_is_not_asked_for() -> None:
     assert found(DESK, "tensorrt") == []
+    assert found(replace(DESK, tensorrt=ProbedModule("11.4.0")), "cuda") == []
+
+
+@pytest.mark.parametrize(
+    ("bindings", "system", "level", "remedy"),
+    [
+        (None, SYSTEM, Level.WARNING, "pip install 'cuda-python>=12.6,<13'"),
+        (None, JetsonSystem("39.2.0", "7.2"), Level.WARNING, "pip install 'cuda-python>=13,<14'"),
+        (None, None, Level.WARNING, "pip install 'cuda-python>=12.6,<14'"),
+        ("12.9.10", SYSTEM, Level.OK, ""),
+        ("13.5.0", SYSTEM, Level.WARNING, "pip install 'cuda-python>=12.6,<13'"),
+        ("13.5.0", None, Level.OK, ""),
+        ("13.5.0", JetsonSystem("", ""), Level.OK, ""),
+    ],
+)
+def test_cuda_calls_need_bindings_of_the_same_cuda(
+    bindings: str | None, system: JetsonSystem | None, level: Level, remedy: str
+) -> None:
+    facts = replace(JETSON, jetson=system, tensorrt=SEEN, versions={CUDA_BINDINGS: bindings})
+    only = found(facts, "cuda")[0]
+    assert (only.level, only.remedy) == (level, remedy)
 
 
 def test_this_machine_can_be_read() -> None:
-    facts = gather.gather_software()
+    facts = gather.gather_software(read_device(Host()), Host())
     assert facts.versions["msgspec"]
     assert facts.broken == {}
     assert facts.is_isolated == (sys.prefix != sys.base_prefix)
@@ -112,7 +160,7 @@ def test_this_machine_can_be_read() -> None:
 def test_a_broken_onnxruntime_has_no_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("onnxruntime"))
     assert importlib.import_module("onnxruntime") is sys.modules["onnxruntime"]
-    assert gather.gather_software().providers == ()
+    assert gather.gather_software(DeviceFacts(), Host()).providers == ()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from starsd_edge.runtime.onnx_inplace import InplaceSequence, OnnxInplaceEngine
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
+from starsd_jetson.tensorrt.agreement import require_agreement
 from tests.support.tiny_families import VARIANTS, write_family
 
 CONTEXT = 192
@@ -81,6 +82,8 @@ def test_the_graph_keeps_its_contract(bundle: Bundle) -> None:
         "features": ["tokens", 64],
         "present_k_0": cache,
         "present_v_0": cache,
+        "top_ids": ["rows", 2],
+        "top_logits": ["rows", 2],
     }
     kinds = [node.op_type for node in model.graph.node]
     assert (kinds.count("TensorScatter"), kinds.count("Attention")) == (2, 1)
@@ -116,6 +119,7 @@ def test_an_engine_is_built_whose_caches_are_aliased(bundle: Bundle, tmp_path: P
     built = export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",)), tmp_path / "engine").manifest
     assert built.aliases == {"present_k_0": "past_k_0", "present_v_0": "past_v_0"}
     assert built.kv_strategy == "inplace"
+    require_agreement(tmp_path / "engine", built, bundle.manifest)
     assert built.limits.max_context == CONTEXT
     with pytest.raises(UsageError, match=f"has caches for {CONTEXT} tokens: another --context needs another bundle"):
         export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",), context=100), tmp_path / "other")

@@ -21,11 +21,12 @@ from starsd_edge.bundles.engine_manifest import (
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
-from starsd_edge.runtime.onnx_engine import graph_inputs, graph_outputs
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS, graph_inputs, graph_outputs
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
+from starsd_jetson.tensorrt.agreement import require_agreement
 from tests.support.public_heads import write_head
 from tests.support.tiny_eagle3 import GUESSES, LAYERS, WIDTH, config, random_tensors
 from tests.support.tiny_families import VARIANTS, write_family
@@ -183,11 +184,12 @@ def test_an_engine_is_built_without_a_gpu_and_fits_its_bundle(
     assert phases
     here = EngineHost("tensorrt_rtx", engine.version, sm, platform_name())
     require_fit(built.path, engine, here, bundle.manifest)
+    require_agreement(built.path, engine, bundle.manifest)
     assert require_plan(built.path, engine).stat().st_size > 100_000
     assert engine.limits == EngineLimits(max_context=128, max_tree=64, max_chunk=256)
     layers = bundle.manifest.model.n_layers
     names = {mode: [t.name for t in engine.tensors if t.mode == mode] for mode in ("input", "output")}
-    assert names == {"input": graph_inputs(layers), "output": graph_outputs(layers)}
+    assert names == {"input": graph_inputs(layers), "output": [*graph_outputs(layers), *TOP_OUTPUTS]}
     again = export_engine(bundle, options, tmp_path / "engine", lambda report: pytest.fail("built again"))
     assert again.was_there
     assert again.manifest == engine

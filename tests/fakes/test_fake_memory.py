@@ -201,6 +201,22 @@ def test_managed_memory_serves_both_sides_at_one_address(gpu: Cuda) -> None:
     assert gpu.code(gpu.cuda.cudaMallocManaged(8, 0)) == "cudaErrorInvalidValue"
 
 
+def test_nothing_is_copied_filled_or_allocated_in_other_than_whole_numbers(gpu: Cuda) -> None:
+    cuda, host = gpu.cuda, gpu.pinned(8)
+    assert gpu.code(cuda.cudaMalloc(0)) == "cudaErrorInvalidValue"
+    assert gpu.code(cuda.cudaHostAlloc(8, 8)) == "cudaErrorInvalidValue"
+    device = gpu.memory(8)
+    with pytest.raises(OverflowError):
+        cuda.cudaMalloc(-1)
+    with pytest.raises(OverflowError):
+        gpu.up(device, host.address, -1)
+    with pytest.raises(TypeError):
+        cuda.cudaMalloc(8.0)  # type: ignore[arg-type]
+    gpu.ok(gpu.up(device, host.address, 0))
+    gpu.ok(cuda.cudaMemsetAsync(device, 0, 0, gpu.stream))
+    assert gpu.device.leaks()[-1] == "1 streams were not destroyed"  # and nothing was queued
+
+
 def test_what_is_not_given_back_or_not_waited_for_is_listed(gpu: Cuda) -> None:
     device, host = gpu.memory(8), gpu.pinned(16)
     gpu.ok(gpu.up(device, host.address, 8))

@@ -77,9 +77,13 @@ def test_asking_again_and_again_comes_to_an_end(gpu: Cuda) -> None:
     assert gpu.cuda.cudaStreamQuery(gpu.stream)[0].name == "cudaSuccess"
 
 
-def test_a_stream_that_shares_the_default_streams_order_is_told_from_one_that_does_not(gpu: Cuda) -> None:
+def test_a_stream_with_flags_that_there_are_not_is_refused(gpu: Cuda) -> None:
     gpu.ok(gpu.cuda.cudaStreamCreateWithFlags(gpu.cuda.cudaStreamDefault))
     assert gpu.code(gpu.cuda.cudaStreamCreateWithFlags(2)) == "cudaErrorInvalidValue"
+
+
+def test_an_event_with_flags_that_there_are_not_is_refused(gpu: Cuda) -> None:
+    assert gpu.code(gpu.cuda.cudaEventCreateWithFlags(8)) == "cudaErrorInvalidValue"
 
 
 def test_handles_are_worth_nothing_once_they_are_given_back(gpu: Cuda) -> None:
@@ -89,6 +93,7 @@ def test_handles_are_worth_nothing_once_they_are_given_back(gpu: Cuda) -> None:
     refused = (
         cuda.cudaStreamSynchronize(stream),
         cuda.cudaStreamQuery(stream),
+        cuda.cudaStreamIsCapturing(stream),
         cuda.cudaStreamDestroy(stream),
         cuda.cudaEventRecord(event, gpu.stream),
         cuda.cudaEventSynchronize(event),
@@ -178,6 +183,7 @@ FORBIDDEN_CALLS: dict[str, Callable[[Cuda], tuple[object, ...]]] = {
 def test_a_capture_forbids_allocating_and_waiting(gpu: Cuda, name: str) -> None:
     begin(gpu)
     assert gpu.code(FORBIDDEN_CALLS[name](gpu)) == FORBIDDEN
+    assert "being captured" in gpu.notes[-1]
     if name != "cudaStreamDestroy":
         assert gpu.ok(gpu.cuda.cudaStreamIsCapturing(gpu.stream)) == 2
         assert gpu.code(gpu.cuda.cudaStreamEndCapture(gpu.stream)) == SPOILT
@@ -214,6 +220,9 @@ def test_a_graph_is_instantiated_before_it_is_launched_and_not_launched_after_it
     assert gpu.code(cuda.cudaGraphLaunch(graph, gpu.stream)) == NO_HANDLE
     launchable = gpu.ok(cuda.cudaGraphInstantiate(graph, 0))
     assert gpu.code(cuda.cudaGraphDestroy(launchable)) == NO_HANDLE
+    begin(gpu)
+    assert gpu.code(cuda.cudaGraphInstantiate(graph, 0)) == FORBIDDEN
+    assert gpu.code(cuda.cudaStreamEndCapture(gpu.stream)) == SPOILT
     gpu.ok(cuda.cudaGraphDestroy(graph))
     assert gpu.code(cuda.cudaGraphInstantiate(graph, 0)) == NO_HANDLE
     assert gpu.code(cuda.cudaGraphDestroy(graph)) == NO_HANDLE

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.support import fake_cuda_types
-from tests.support.core_10_3 import CORE_10_3, SINCE_10_15
-from tests.support.fake_context import IExecutionContext
+from tests.support.core_10_3 import CORE_10_3, ONLY_RTX, SINCE_10_15
+from tests.support.fake_context import IExecutionContext, RtxContext
 from tests.support.fake_cuda_types import ERROR_TEXTS
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
@@ -25,7 +25,14 @@ from tests.support.fake_tensorrt import AliasingEngine, ICudaEngine, Runtime, fa
 from tests.support.fake_trt_types import Dims, ILogger, Logger
 from tests.support.real_signatures import Signature, plain_type, pybind_signatures
 
-HANDLES = (ICudaEngine, AliasingEngine, IExecutionContext, Runtime)
+HANDLES = {
+    Runtime: "Runtime",
+    ICudaEngine: "ICudaEngine",
+    AliasingEngine: "ICudaEngine",
+    IExecutionContext: "IExecutionContext",
+    RtxContext: "IExecutionContext",
+}
+"""The fake's classes, and what the real ones are called."""
 LIBRARIES = {
     "tensorrt_rtx": "pip install 'starsd-edge[tensorrt-rtx]'",
     "tensorrt_lean_bindings": "pip install --no-deps tensorrt-lean-cu13-libs tensorrt-lean-cu13-bindings",
@@ -72,8 +79,9 @@ def signature_of(function: Any) -> Signature:
 
 @pytest.mark.parametrize("kind", HANDLES)
 def test_tensorrts_own_classes_have_every_name_and_parameter(trt: ModuleType, kind: type) -> None:
-    own = getattr(trt, "ICudaEngine" if kind is AliasingEngine else kind.__name__)
-    names = names_of(kind)
+    own, names = getattr(trt, HANDLES[kind]), names_of(kind)
+    if trt.__name__ != "tensorrt_rtx":
+        names = {name: thing for name, thing in names.items() if name not in ONLY_RTX}
     assert len(names) >= 2
     for name, thing in names.items():
         theirs = getattr(own, name, None)
@@ -139,6 +147,7 @@ def test_tensorrts_own_shapes_and_loggers_behave_like_the_fakes(trt: ModuleType)
 def test_an_engine_of_10_3_has_the_core_and_no_more() -> None:
     assert {kind.__name__: set(names_of(kind)) for kind in (Runtime, ICudaEngine, IExecutionContext)} == CORE_10_3
     assert set(names_of(AliasingEngine)) - CORE_10_3["ICudaEngine"] == SINCE_10_15
+    assert set(names_of(RtxContext)) - CORE_10_3["IExecutionContext"] == ONLY_RTX
 
 
 def test_the_core_is_in_the_binary_of_10_3() -> None:
@@ -150,7 +159,7 @@ def test_the_core_is_in_the_binary_of_10_3() -> None:
     binary = (place / "tensorrt.so").read_bytes()
     for name in set().union(*CORE_10_3.values()):
         assert name.encode() + b"\0" in binary, name
-    for name in SINCE_10_15:
+    for name in SINCE_10_15 | ONLY_RTX:
         assert name.encode() not in binary
 
 

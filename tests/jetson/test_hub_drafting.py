@@ -135,7 +135,7 @@ def test_draft_in_time_is_used() -> None:
 def test_late_draft_is_rebased_onto_what_was_emitted_meanwhile() -> None:
     slow = DraftTree.chain([5, 6, 7, 8])
     desk = Desk(lambda epoch, text: (0.25, slow, root_of(text)))
-    assert desk.round([1]) == []  # 20 ms of waiting, 0.1 s of verifying
+    assert desk.round([1]) == []  # 30 ms of waiting, 0.1 s of verifying
     assert desk.round([5], verify_s=0.2) == []  # the request is still out: no second one, no waiting
     assert desk.round([6]) == [7, 8]
     assert desk.channel.asked == [(1, 1)]
@@ -159,14 +159,14 @@ def test_waiting_happens_once_per_request() -> None:
     desk = Desk(lambda epoch, text: (NEVER, DraftTree.empty(), 0))
     for _ in range(7):
         desk.round([1])
-    assert desk.clock.now == pytest.approx(0.02 + 7 * 0.1, abs=0.002)
+    assert desk.clock.now == pytest.approx(0.03 + 7 * 0.1, abs=0.002)
 
 
 def test_silent_hub_is_asked_less_and_less() -> None:
     desk = Desk(lambda epoch, text: (NEVER, DraftTree.empty(), 0))
     for _ in range(600):
         desk.round([1])
-    assert desk.clock.now - 600 * 0.1 < 2 * 0.02
+    assert desk.clock.now - 600 * 0.1 < 2 * 0.03
     assert len(desk.channel.asked) <= 7
 
 
@@ -335,5 +335,5 @@ def test_text_does_not_depend_on_the_hub(
         for origin, rounds in answer.stats.by_origin.items():
             origins[origin] = origins.get(origin, 0) + rounds
         late += answer.stats.late
-    assert origins["hub"] > 10
+    assert origins["hub"] > 5
     assert late > 0

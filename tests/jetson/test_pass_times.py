@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.planning.curve import ROW_SHARE
-from starsd_jetson.pass_times import PassTimes
+from starsd_edge.planning.curve import ROW_SHARE, VerifyCurve
+from starsd_jetson.pass_times import EXPECTED_ROUNDS, PassTimes
 
 
 def timed(*rounds: tuple[int, float]) -> PassTimes:
@@ -74,3 +74,41 @@ def test_rounds_that_a_coarse_clock_does_not_see_took_some_time() -> None:
     times = timed(*[(1, 0.0), (5, -1e-9)] * 3)
     assert (times.curve(9) > 0).all()
     assert times.plain_s > 0
+
+
+STEEP = VerifyCurve({1: 0.02, 5: 0.06, 9: 0.12})
+
+
+def test_before_any_round_the_measured_curve_stands() -> None:
+    times = PassTimes(STEEP)
+    assert times.is_known
+    assert times.plain_s == 0.02
+    assert times.curve(9)[[0, 2, 4, 8]] == pytest.approx([0.02, 0.04, 0.06, 0.12])
+
+
+def test_rounds_scale_what_they_have_not_seen_yet_and_stand_where_they_were() -> None:
+    times = PassTimes(STEEP)
+    for _ in range(3):
+        times.add(1, 0.03)
+        times.add(5, 0.033)
+    assert times.curve(5)[[0, 4]] == pytest.approx([0.03, 0.033])
+    assert times.curve(9)[8] == pytest.approx(0.12 * 0.033 / 0.06)
+    assert (times.curve(16)[1:] >= times.curve(16)[:-1]).all()
+
+
+def test_the_measured_curve_is_over_after_some_rounds() -> None:
+    times = PassTimes(STEEP)
+    for _ in range(EXPECTED_ROUNDS):
+        assert times.expected is STEEP
+        times.add(1, 0.02)
+    assert times.expected is None
+    assert times.curve(9)[8] == pytest.approx(0.02 * (1 + 8 * ROW_SHARE))
+    times.expect(STEEP)
+    assert times.expected is None, "the next answer does not bring it back"
+
+
+def test_a_longer_text_brings_another_curve() -> None:
+    times = PassTimes(STEEP)
+    assert times.plain_s == 0.02
+    times.expect(STEEP.scaled(2))
+    assert times.plain_s == 0.04

@@ -9,13 +9,22 @@ from typing import get_args
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.protocol.features import FLOAT16, INT8, choose_codec
 from starsd_edge.protocol.hub_handshake import HubLimits, Offer, shake_hands
 from starsd_edge.protocol.messages import DraftRequest, Hello, Open, Opened, Welcome
 from starsd_edge.protocol.target_side import TargetProtocol
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_jetson.target import CODECS_OF, DEFAULT_TREE, FeatureForm, Target, hub_draft_shape
+from starsd_jetson.target import (
+    CODECS_OF,
+    DEFAULT_TREE,
+    LARGEST_CHAIN,
+    LARGEST_TREE,
+    FeatureForm,
+    Target,
+    hub_draft_shape,
+)
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.wire import TargetUnderTest, only, some_features
@@ -89,3 +98,25 @@ def test_a_hub_is_asked_for_a_tree_where_nothing_is_said_and_trees_are_exact(
 ) -> None:
     spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact)
     assert hub_draft_shape(spec, *said) == shape
+    if said != (None, None, None):
+        assert hub_draft_shape(spec, *said, FREE) == shape, "what was said stands"
+    assert hub_draft_shape(spec, *said, STEEP) == shape, "the first requests are small; later ones may grow"
+
+
+FREE, STEEP = VerifyCurve({1: 0.02, 64: 0.0201}), VerifyCurve({1: 0.02, 2: 0.04})
+
+
+@pytest.mark.parametrize(
+    ("max_tree", "exact", "shape"),
+    [
+        (64, True, LARGEST_TREE),
+        (64, False, LARGEST_CHAIN),
+        (12, True, DraftShape(11, 6, 4)),
+        (3, False, DraftShape(2, 4)),
+    ],
+)
+def test_where_rows_are_measured_to_be_free_a_hub_is_asked_for_more(
+    max_tree: int, exact: bool, shape: DraftShape
+) -> None:
+    spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact, max_tree=max_tree)
+    assert hub_draft_shape(spec, None, None, None, FREE) == shape

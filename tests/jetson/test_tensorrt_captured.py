@@ -18,8 +18,12 @@ SHAPE = (4, 4)
 class Context:
     """Counts the passes that it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, recordable: bool = True) -> None:
         self.passes = 0
+        self.recordable = recordable
+
+    def can_be_recorded(self) -> bool:
+        return self.recordable
 
     def enqueue(self) -> None:
         self.passes += 1
@@ -60,3 +64,13 @@ def test_one_that_gives_something_else_is_not(
     assert not captured.run(SHAPE)
     assert not any(captured.is_due(SHAPE) for _ in range(5))
     assert "the recording gives other numbers" in caplog.text
+
+
+def test_what_the_library_calls_unrecordable_is_not_tried(
+    captured: CapturedPasses, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = Context(recordable=False)
+    captured.record(SHAPE, context, outputs(0.5))  # type: ignore[arg-type]
+    assert context.passes == 2  # none of them in a capture
+    assert not captured.run(SHAPE)
+    assert "passes of 4 tokens are not recorded: the library says that they cannot be" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
+from starsd_edge.bundles.engine_manifest import read_engine_manifest
+from starsd_edge.cli import doctor_network
+from starsd_edge.cli.kept_curves import kept_curves
 from starsd_edge.runtime import cuda_driver
 from starsd_edge.runtime.cuda_driver import CudaDevice
 from starsd_jetson.tensorrt import opening
@@ -19,6 +23,7 @@ from tests.support.command_line import CommandLine
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_tensorrt import fake_tensorrt
+from tests.support.hub_client import running_hub
 
 if TYPE_CHECKING:
     from tests.support.fake_engine import write_fake_engine
@@ -45,6 +50,37 @@ def orin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeDevice:
     monkeypatch.setattr(opening, "Machine", lambda: machine)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     return device
+
+
+async def test_the_link_is_judged_by_passes_of_the_board(
+    command: CommandLine, orin: FakeDevice, tiny_tensorrt: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_network, "WARM_UP_S", 0.1)
+    bundle = tiny_tensorrt["append"]
+    write_fake_engine(bundle, engines_dir() / "orin")
+    async with running_hub() as hub:
+        asked = ("doctor", "--network", hub.url, "--device", "jetson", "--bundle", bundle.path, "--json")
+        done = await asyncio.to_thread(command, *asked)
+    content = json.loads(done.out)
+    levels = {check["name"]: check["level"] for check in content["checks"]}
+    assert (levels["hub"], levels["verify"]) == ("ok", "ok"), done
+    assert {figure["label"] for figure in content["figures"]} <= {"GPU"}
+    assert len([*(engines_dir().parent / "verify-curves").iterdir()]) == 1
+
+
+def test_measured_passes_belong_to_the_engine_and_not_to_its_bundle(
+    command: CommandLine, orin: FakeDevice, tiny_tensorrt: dict[str, Bundle]
+) -> None:
+    bundle = tiny_tensorrt["append"]
+    write_fake_engine(bundle, engines_dir() / "orin")
+    what = ("--passes", 3, "--rows", 4, "--committed", 16, "--threads", 1)
+    done = command("bench", "verify", bundle.path, "--device", "jetson", *what)
+    assert done.code == 0, done.err
+    digest = read_engine_manifest(engines_dir() / "orin").plan_sha256
+    assert kept_curves(bundle.manifest, 1, "jetson", digest) is not None
+    assert kept_curves(bundle.manifest, 1, "jetson", "another engine") is None
+    assert kept_curves(bundle.manifest, 1, "cpu") is None
+    assert orin.faults.notes == []
 
 
 @pytest.mark.parametrize("strategy", ["append", "inplace"])

@@ -184,12 +184,13 @@ class Weighing(FakeCudart):
         return super().cudaMemcpyAsync(dst, src, count, kind, stream)
 
 
+@pytest.mark.parametrize("shares_memory", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_logits_cross_only_where_a_choice_needs_them(
-    tiny_tensorrt: dict[str, Bundle], tmp_path: Path, strategy: str
+    tiny_tensorrt: dict[str, Bundle], tmp_path: Path, strategy: str, shares_memory: bool
 ) -> None:
     bundle = tiny_tensorrt[strategy]
-    opened = OnFake(bundle, tmp_path / "engine", Board(shares_memory=False), Weighing)
+    opened = OnFake(bundle, tmp_path / "engine", Board(shares_memory=shares_memory), Weighing)
     row = opened.engine.spec.vocab_size * np.dtype(np.float32).itemsize
     answer(opened.engine, bundle, PROMPT)
     compared = 2 if strategy == "inplace" else 0  # of the pass that is recorded, and of its recording
@@ -214,6 +215,20 @@ def test_the_two_highest_logits_come_by_themselves(opened: OnFake) -> None:
     assert np.array_equal(step.top.logits, np.sort(step.logits, axis=1)[:, :-3:-1])
     assert np.array_equal(step.top.ids[:, 0], step.logits.argmax(axis=1))
     assert np.array_equal(np.take_along_axis(step.logits, step.top.ids, axis=1), step.top.logits)
+
+
+def test_new_kv_can_be_read_back(place: tuple[Bundle, OnFake]) -> None:
+    bundle, opened = place
+    kept = []
+    for engine in (opened.engine, open_engine(bundle, threads=1)):
+        seq: Any = engine.open(64)
+        forward(engine, seq, IDS[:5])
+        engine.commit(seq, range(5))
+        forward(engine, seq, IDS[5:])
+        kept.append([*seq.new_keys, *seq.new_values])
+    assert len(kept[0]) == 4
+    for found, expected in zip(*kept, strict=True):
+        assert np.array_equal(found, expected)
 
 
 def test_repeated_shapes_of_inplace_become_one_launch_with_the_same_numbers(opened: OnFake) -> None:

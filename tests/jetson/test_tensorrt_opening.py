@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -19,12 +20,15 @@ from starsd_edge.bundles.integrity import sha256_file
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import cuda_driver
 from starsd_edge.runtime.cuda_driver import CudaDevice
+from starsd_edge.runtime.engine import causal_mask
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
 from starsd_jetson.engines import open_engine
 from starsd_jetson.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_plan import decode_plan, encode_plan
-from tests.support.fake_tensorrt import fake_tensorrt
+from tests.support.fake_tensorrt import ICudaEngine, fake_tensorrt
+from tests.support.fake_trt_types import TensorLocation
 
 if TYPE_CHECKING:
     from tests.support.fake_engine import FakeBuild, write_fake_engine
@@ -233,6 +237,15 @@ def test_a_plan_that_is_not_what_its_manifest_says_is_refused(bundle: Bundle, fi
     assert says in refusal(bundle)
 
 
+def test_a_tensor_that_has_to_lie_on_the_host_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def location(engine: ICudaEngine, name: str) -> TensorLocation:
+        return TensorLocation.HOST if name == "logits_idx" else TensorLocation.DEVICE
+
+    monkeypatch.setattr(ICudaEngine, "get_tensor_location", location)
+    build(bundle)
+    assert "wants logits_idx in the host's memory" in refusal(bundle)
+
+
 def test_what_the_library_says_of_a_plan_is_passed_on(bundle: Bundle) -> None:
     directory = build(bundle)
     file = directory / PLAN_NAME
@@ -249,4 +262,23 @@ def test_a_desktop_gpu_takes_the_engine_that_there_is(bundle: Bundle, installed:
     build(bundle, library=installed, version=built)
     board = Board({installed: built})
     assert open_tensorrt(bundle, "cuda", machine=board.machine()).spec.max_tree == 64
+    assert board.device.faults.notes == []
+
+
+@pytest.mark.parametrize("is_integrated", [True, False])
+def test_an_engine_of_a_graph_that_gives_logits_alone_gives_them(bundle: Bundle, is_integrated: bool) -> None:
+    directory = build(bundle)
+    file = directory / PLAN_NAME
+    plan = decode_plan(file.read_bytes())
+    file.write_bytes(encode_plan(replace(plan, tensors=[t for t in plan.tensors if t.name not in TOP_OUTPUTS])))
+    old = msgspec.json.decode((directory / ENGINE_NAME).read_bytes(), type=EngineManifest)
+    tensors = [tensor for tensor in old.tensors if tensor.name not in TOP_OUTPUTS]
+    change(directory, tensors=tensors, plan_bytes=file.stat().st_size, plan_sha256=sha256_file(file))
+    board = Board(device=FakeDevice(DeviceTraits(is_integrated=is_integrated)))
+    steps = []
+    for engine in (open_tensorrt(bundle, "jetson", machine=board.machine()), open_engine(bundle, threads=1)):
+        steps.append(engine.forward(engine.open(8), np.array([5, 9, 17]), np.arange(3), causal_mask(3)))
+    assert steps[0].top is None
+    assert steps[0].rows == 3
+    assert np.array_equal(steps[0].logits, steps[1].logits)
     assert board.device.faults.notes == []

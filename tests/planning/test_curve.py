@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.curve import VerifyCurve, VerifyCurves
 
 CURVE = VerifyCurve({1: 0.020, 5: 0.024, 9: 0.040})
 
@@ -42,3 +42,21 @@ def test_a_curve_of_rounds_needs_no_round_of_one_row() -> None:
 def test_no_round_takes_longer_than_one_over_more_rows() -> None:
     curve = VerifyCurve.of_rounds({1: 0.030, 2: 0.900, 4: 0.034})
     assert [curve.at(rows) for rows in (1, 2, 4)] == pytest.approx([0.030, 0.034, 0.034])
+
+
+CURVES = VerifyCurves({16: VerifyCurve({1: 0.02, 5: 0.03}), 216: VerifyCurve({1: 0.04, 9: 0.12})})
+
+
+@pytest.mark.parametrize(("committed", "one", "five"), [(0, 0.02, 0.03), (16, 0.02, 0.03), (116, 0.03, 0.055)])
+def test_between_lengths_a_curve_lies_between_theirs(committed: int, one: float, five: float) -> None:
+    curve = CURVES.at(committed)
+    assert [curve.at(1), curve.at(5)] == pytest.approx([one, five])
+
+
+def test_beyond_the_lengths_measured_the_nearest_curve_stands() -> None:
+    assert CURVES.at(9000) == CURVES.by_committed[216]
+
+
+def test_no_curves_are_refused() -> None:
+    with pytest.raises(ValueError, match="no verify curves"):
+        VerifyCurves({})

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import Choice, Wish, best_alone, pass_seconds, share_hub
+from starsd_edge.planning.draft_shape import (
+    DEPTH_SLACK,
+    NODES_SLACK,
+    Choice,
+    Wish,
+    best_alone,
+    pass_seconds,
+    share_hub,
+)
 from starsd_edge.planning.law import chain_tokens
 from starsd_edge.planning.survival import Guesses
 from starsd_edge.protocol.shape_reasons import BEST, LOAD, NOT_PAYING
@@ -51,8 +59,9 @@ def test_it_is_the_best_of_all_that_there_are() -> None:
         return (1 + worth[nodes]) / (pass_seconds(cost, DraftShape(nodes, depth, 3), 1) + 0.004 + GROWING.at(nodes + 1))
 
     best = max(rate(nodes, depth) for depth in range(1, 7) for nodes in range(depth, 25))
-    assert rate(choice.shape.max_nodes, choice.shape.max_depth) == pytest.approx(best)
-    assert choice.gain == pytest.approx(best * 0.036)
+    reached = rate(choice.shape.max_nodes, choice.shape.max_depth)
+    assert best * (1 - NODES_SLACK) * (1 - DEPTH_SLACK) <= reached <= best, "of shapes as good, one with more room"
+    assert choice.gain == pytest.approx(reached * 0.036)
     assert choice.shape.max_nodes > choice.shape.max_depth, "a tree pays here"
 
 

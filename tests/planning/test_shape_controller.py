@@ -55,11 +55,14 @@ def at(depth: int) -> ShapeController:
     return controller
 
 
-def test_until_something_is_known_the_target_gets_what_it_asks_for() -> None:
+def test_until_something_is_known_the_target_gets_what_is_expected_of_any_drafter() -> None:
     controller = ShapeController()
-    for _ in range(PATIENCE_ROUNDS):
-        controller.choose(wished(5))
-        assert (controller.shape(ASKED), controller.why, controller.present) == (ASKED, FIRST, None)
+    assert (controller.shape(ASKED), controller.why, controller.present) == (ASKED, FIRST, None)
+    for number in range(PATIENCE_ROUNDS):
+        controller.choose(wished(2 + number % 3))
+        assert (controller.shape(ASKED), controller.why) == (chain(2 + number % 3), FIRST)
+        controller.choose(wished(0, NOT_PAYING))
+        assert controller.shape(ASKED) == ASKED, "nobody is turned away unheard"
         controller.judged(HIT)
     controller.choose(wished(5))
     assert (controller.shape(ASKED), controller.why, controller.gain) == (chain(5), BEST, 1.5)
@@ -125,7 +128,7 @@ def test_what_does_not_pay_ends_after_eight_rounds_and_is_tried_again_with_growi
         while controller.shape(ASKED) == NOTHING:
             controller.progressed(1)
             tokens += 1
-        assert (controller.shape(ASKED), controller.why) == (chain(1), TRIAL)
+        assert (controller.shape(ASKED), controller.why) == (chain(5), TRIAL), "of the shape that was given up"
         gaps.append(tokens)
     assert gaps == [min(FIRST_GAP_TOKENS << number, MOST_GAP_TOKENS) for number in range(8)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SINCE_10_15 = {"get_aliased_input_tensor"}
 """Newer: to be asked for before it is used."""
+ONLY_RTX = {"is_stream_capturable"}
+"""Of TensorRT-RTX alone: likewise."""
 
 CORE_10_3 = {
     "Runtime": {"deserialize_cuda_engine", "logger"},

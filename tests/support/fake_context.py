@@ -156,3 +156,12 @@ class IExecutionContext:
 
     def _refuse(self, what: str) -> bool:
         return self._state.engine.refuse(what)
+
+
+class RtxContext(IExecutionContext):
+    """A context of TensorRT-RTX, which compiles kernels while it runs."""
+
+    def is_stream_capturable(self, stream: Any) -> bool:
+        """Whether the next pass may be recorded: its shapes are known and a plain one has compiled what it needs."""
+        self._stream(stream)
+        return self._state.flushed == self._state.shape_version

@@ -102,8 +102,7 @@ class FakeCudart(CudaMemory, CudaGraphs):
         if flags not in (self.cudaStreamDefault, self.cudaStreamNonBlocking):
             return *self._refuse(f"no stream has the flags {flags}"), None
         number = self._device.number()
-        is_blocking = flags == self.cudaStreamDefault
-        self._device.hold(number, self._device.scheduler.open(number, is_blocking=is_blocking))
+        self._device.hold(number, self._device.scheduler.open(number))
         return OK, cudaStream_t(number)
 
     def cudaStreamDestroy(self, stream: Any) -> Code:

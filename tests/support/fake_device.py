@@ -40,7 +40,7 @@ class FakeDevice:
         self.traits = traits or DeviceTraits()
         self.faults = Faults()
         self.memory = Memory(self.faults, self.traits.memory_bytes)
-        self.scheduler = Scheduler(self.faults, self.memory.check_guards)
+        self.scheduler = Scheduler(self.memory.check_guards)
         self._workplaces: list[tuple[Span, Work]] = []
         self._numbers = itertools.count(_FIRST_HANDLE, _HANDLE_STEP)
         self._held: dict[int, Stream | Event | Graph] = {}

@@ -134,7 +134,7 @@ class Rig(Cuda):
 
     def __init__(self, plan: Plan = TWICE, traits: DeviceTraits | None = None, version: str = VERSION) -> None:
         super().__init__(traits)
-        self.trt = fake_tensorrt(self.device, version)
+        self.trt = fake_tensorrt(self.device, version, plan.library)
         self.said: list[str] = []
         self.log = self._make_log()
         self.runtime = self.trt.Runtime(self.log)

@@ -10,21 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tests.support.fake_faults import Faults
-
 
 @dataclass(eq=False)
 class Work:
     """One thing queued on a stream.
 
     Attributes:
-        stream: where; None once it is part of a graph.
         after: works of other streams that have to be done first.
     """
 
     what: str
     run: Callable[[], None]
-    stream: Stream | None
+    stream: Stream
     after: list[Work] = field(default_factory=list)
     done: bool = False
 
@@ -58,16 +55,13 @@ class Stream:
     """A queue of work.
 
     Attributes:
-        is_blocking: ordered with the default stream.
         queue: not done yet.
     """
 
     handle: int
-    is_blocking: bool
     queue: deque[Work] = field(default_factory=deque)
     last: Work | None = None
     capture: Capture | None = None
-    destroyed: bool = False
 
 
 @dataclass(eq=False)
@@ -93,24 +87,23 @@ DEFAULT_STREAM = 0
 class Scheduler:
     """All streams of a device."""
 
-    def __init__(self, faults: Faults, after_waiting: Callable[[], None]) -> None:
+    def __init__(self, after_waiting: Callable[[], None]) -> None:
         """Args:
         after_waiting: called whenever a wait is over.
         """
-        self._faults = faults
         self._after_waiting = after_waiting
-        self._default = Stream(DEFAULT_STREAM, is_blocking=True)
+        self._default = Stream(DEFAULT_STREAM)
         self._streams = [self._default]
 
-    def open(self, handle: int, *, is_blocking: bool) -> Stream:
+    def open(self, handle: int) -> Stream:
         """A new stream."""
-        stream = Stream(handle, is_blocking)
+        stream = Stream(handle)
         self._streams.append(stream)
         return stream
 
     @property
     def default(self) -> Stream:
-        """The stream that is always there."""
+        """The stream that is always there, and on which nothing is done."""
         return self._default
 
     @property
@@ -163,30 +156,19 @@ class Scheduler:
         """Whether a work is done; where it is not, the next one of its stream is: asking again and again ends."""
         if work is None or work.done:
             return True
-        if work.stream is not None and work.stream.queue:
+        if work.stream.queue:
             self._run_until(work.stream.queue[0])
         return False
 
     def _queue(self, stream: Stream, what: str, run: Callable[[], None], after: Iterable[Work] = ()) -> Work:
-        work = Work(what, run, stream, [*after, *self._ordered_before(stream)])
+        work = Work(what, run, stream, list(after))
         stream.queue.append(work)
         stream.last = work
         return work
 
-    def _ordered_before(self, stream: Stream) -> list[Work]:
-        """The default stream waits for the blocking ones, and they for it."""
-        if not stream.is_blocking:
-            return []
-        others = self._streams if stream is self._default else [self._default]
-        return [
-            other.last
-            for other in others
-            if other is not stream and other.is_blocking and other.last and not other.last.done
-        ]
-
     def _run_until(self, work: Work) -> None:
         stream = work.stream
-        while not work.done and stream is not None and stream.queue:
+        while not work.done and stream.queue:
             first = stream.queue.popleft()
             first.done = True  # also where it fails: what a device has stumbled over it does not try again
             for other in first.after:

@@ -12,7 +12,7 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-from tests.support.fake_context import IExecutionContext
+from tests.support.fake_context import IExecutionContext, RtxContext
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_engine_state import ContextState, EngineState
 from tests.support.fake_plan import Plan, decode_plan, sized
@@ -33,6 +33,8 @@ _ALIASES_SINCE = (10, 15)
 
 class ICudaEngine:
     """An engine, as far as every version from 10.3 on has it."""
+
+    _context_class = IExecutionContext
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
@@ -104,7 +106,7 @@ class ICudaEngine:
             self._state.refuse(f"no memory for a context of {needed} bytes")
             return None
         state = ContextState(self._state, needs_workspace=is_users)
-        context = IExecutionContext(state)
+        context = self._context_class(state)
         state.context = weakref.ref(context)
         weakref.finalize(context, self._state.device.memory.release, needed)
         return context
@@ -122,6 +124,12 @@ class AliasingEngine(ICudaEngine):
         """The input that an output lies at, if any."""
         self._state.tensor(name)
         return self._plan.aliases.get(name)
+
+
+class RtxEngine(AliasingEngine):
+    """An engine of TensorRT-RTX."""
+
+    _context_class = RtxContext
 
 
 class Runtime:
@@ -161,7 +169,7 @@ class Runtime:
             self._refuse(f"Error Code 2: OutOfMemory ({plan.weight_bytes} bytes of weights)")
             return None
         state = EngineState(self.fake_device, plan, program, weakref.ref(self))
-        engine = _engine_class(self.fake_version)(state)
+        engine = _engine_class(self.fake_library, self.fake_version)(state)
         state.engine = weakref.ref(engine)
         weakref.finalize(engine, self.fake_device.memory.release, plan.weight_bytes)
         return engine
@@ -172,7 +180,7 @@ class Runtime:
         for built, found in zip((plan.library, plan.version, plan.compute_capability), here, strict=True):
             if built != found:
                 raise ValueError(f"the plan was built for {built}, and this is {found}")
-        if plan.aliases and _parts(self.fake_version) < _ALIASES_SINCE:
+        if plan.aliases and not _has_aliases(self.fake_library, self.fake_version):
             raise ValueError("a layer of the plan is not known to this version")
         return plan
 
@@ -189,12 +197,13 @@ def fake_tensorrt(device: FakeDevice, version: str = "10.16.2.10", library: str 
         library: "tensorrt" or "tensorrt_rtx".
     """
     module = ModuleType(library)
+    kind = _engine_class(library, version)
     bound = {"fake_device": device, "fake_version": version, "fake_library": library}
     names: dict[str, object] = {
         "__version__": version,
         "Runtime": type("Runtime", (Runtime,), bound),
-        "ICudaEngine": _engine_class(version),
-        "IExecutionContext": IExecutionContext,
+        "ICudaEngine": kind,
+        "IExecutionContext": kind._context_class,
         "nptype": NUMPY_TYPES.__getitem__,
     }
     shared = (DataType, TensorIOMode, TensorLocation, ExecutionContextAllocationStrategy, Dims, ILogger, Logger)
@@ -204,11 +213,12 @@ def fake_tensorrt(device: FakeDevice, version: str = "10.16.2.10", library: str 
     return module
 
 
-def _engine_class(version: str) -> type[ICudaEngine]:
-    return AliasingEngine if _parts(version) >= _ALIASES_SINCE else ICudaEngine
+def _engine_class(library: str, version: str) -> type[ICudaEngine]:
+    if library == "tensorrt_rtx":
+        return RtxEngine
+    return AliasingEngine if _has_aliases(library, version) else ICudaEngine
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    # TensorRT-RTX counts from 1 and has had aliases from 1.3 on, which is as new as 10.15.
-    parts = tuple(map(int, version.split(".")[:2]))
-    return (10 + parts[0], parts[1]) if parts[0] < 10 else parts
+def _has_aliases(library: str, version: str) -> bool:
+    # TensorRT-RTX counts from 1; 1.4, the oldest that starsd-edge takes, has them.
+    return library == "tensorrt_rtx" or tuple(map(int, version.split(".")[:2])) >= _ALIASES_SINCE

@@ -73,3 +73,7 @@ class OnFake:
             engine,
             bundle.manifest,
         )
+
+    def require_no_refusal(self) -> None:
+        """Whether everything that was asked of the device so far was right."""
+        assert self.device.faults.notes == []

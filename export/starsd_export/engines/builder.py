@@ -222,7 +222,7 @@ def _parser_errors(parser: Any) -> list[str]:
 
 
 def _why_not(messages: Sequence[str]) -> str:
-    """What the builder said, and what helps where it said that it looked for a GPU: so does 1.4 for weights in blocks."""
+    """What the builder said, and what helps where it looked for a GPU, as 1.4 does for weights in blocks."""
     asked = any(_ASKS_FOR_A_GPU in message for message in messages)
     advice = "it needs a GPU for this: take a newer version, or a bundle of `--weights fp16`"
     return f"{advice} ({_reasons(messages)})" if asked else _reasons(messages)

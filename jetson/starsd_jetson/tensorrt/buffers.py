@@ -7,12 +7,13 @@ on one side is copied to the other. Its places never move, so that TensorRT is t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from starsd_jetson.tensorrt.device import ALIGNMENT, Device
+from starsd_jetson.tensorrt.device import ALIGNMENT, Device, HostMemory
 
 
 def aligned(size: int) -> int:
@@ -26,25 +27,31 @@ class SharedBlock:
     Args:
         sizes: bytes of every place, in the order in which they shall lie.
         purpose: for the error where there is no memory.
+        apart: two pieces also where one would do: for what the GPU itself reads again, and the host seldom.
     """
 
-    def __init__(self, device: Device, sizes: Mapping[str, int], purpose: str) -> None:
-        self._device = device
+    def __init__(self, device: Device, sizes: Mapping[str, int], purpose: str, *, apart: bool = False) -> None:
+        self._device, self._purpose = device, purpose
         self._starts: dict[str, int] = {}
-        end = 0
+        self._size = 0
         for name, size in sizes.items():
-            self._starts[name] = end
-            end += aligned(size)
-        self._host = device.allocate_host(end, purpose)
-        self._own = None if self._host.address is not None else device.allocate(end, purpose)
-        self._base = self._host.address if self._own is None else self._own.address
+            self._starts[name] = self._size
+            self._size += aligned(size)
+        self._is_one = device.has_unified_memory and not apart
+        self._own = None if self._is_one else device.allocate(self._size, purpose)
         if self._own is not None:
             device.clear(self._own)
+
+    @cached_property
+    def _host(self) -> HostMemory:
+        """The host's side, made when it is first used: of what stays on the GPU there is none."""
+        return self._device.allocate_host(self._size, self._purpose, seen=self._is_one)
 
     @property
     def addresses(self) -> dict[str, int]:
         """Where the GPU finds every place."""
-        return {name: (self._base or 0) + start for name, start in self._starts.items()}
+        base = self._host.address if self._own is None else self._own.address
+        return {name: (base or 0) + start for name, start in self._starts.items()}
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write an array into a place, on the host's side."""

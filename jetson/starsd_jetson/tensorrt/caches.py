@@ -13,25 +13,29 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from starsd_edge.errors import EngineError
 from starsd_jetson.tensorrt.buffers import aligned
 from starsd_jetson.tensorrt.device import Device
 
-KV_BYTES = 2  # float16
+Half = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
 class KvShape:
-    """Layers, heads of K and V, and their width."""
+    """Layers, heads of K and V, their width, and bytes of a number (float16 has 2)."""
 
     layers: int
     kv_heads: int
     head_dim: int
+    itemsize: int = 2
 
     @property
     def row_bytes(self) -> int:
         """Of one token's K (or V) of one layer."""
-        return self.kv_heads * self.head_dim * KV_BYTES
+        return self.kv_heads * self.head_dim * self.itemsize
 
     def names(self, kind: str) -> list[str]:
         """Of the tensors of a kind, like "past", in the order in which they lie."""
@@ -54,6 +58,13 @@ class Caches(Protocol):
 
     def commit(self, length: int, rows: ListLike[int]) -> None:
         """Append these rows of the last pass to `length` committed ones, in the order of the stream."""
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """What the last pass gave on `length` committed rows, for whoever checks it: float16 [count, H_kv, D] by layer.
+
+        Args:
+            which: "k" or "v".
+        """
 
 
 class AppendCaches:
@@ -78,12 +89,9 @@ class AppendCaches:
         )
         self._past = self._memory.address
         self._new = self._past + self._count * self._past_pitch
-
-    @property
-    def addresses(self) -> dict[str, int]:
-        """See `Caches.addresses`."""
-        past = {name: self._past + i * self._past_pitch for i, name in enumerate(self._shape.names("past"))}
-        return past | {name: self._new + i * self._new_pitch for i, name in enumerate(self._shape.names("new"))}
+        past = {name: self._past + i * self._past_pitch for i, name in enumerate(shape.names("past"))}
+        new = {name: self._new + i * self._new_pitch for i, name in enumerate(shape.names("new"))}
+        self.addresses = past | new
 
     def clear(self) -> None:
         """See `Caches.clear`."""
@@ -95,6 +103,12 @@ class AppendCaches:
         for place, first, count in runs(rows):
             target, source = self._past + (length + place) * size, self._new + first * size
             self._device.copy_rows(target, self._past_pitch, source, self._new_pitch, count * size, self._count)
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """See `Caches.new_rows`."""
+        places = [self.addresses[f"new_{which}_{layer}"] for layer in range(self._shape.layers)]
+        found = _read(self._device, places, count * self._shape.row_bytes)
+        return list(found.reshape(-1, count, self._shape.kv_heads, self._shape.head_dim))
 
 
 class InplaceCaches:
@@ -109,22 +123,17 @@ class InplaceCaches:
         """
         self.capacity = rows - max_tree
         self._device, self._shape = device, shape
-        self._head = rows * shape.head_dim * KV_BYTES
+        self._head = rows * shape.head_dim * shape.itemsize
         layer = shape.kv_heads * self._head
-        self._pitch = aligned(layer)
-        self._memory = device.allocate(2 * shape.layers * self._pitch, f"the KV cache of {rows} rows")
+        pitch = aligned(layer)
+        self._memory = device.allocate(2 * shape.layers * pitch, f"the KV cache of {rows} rows")
         # Heads stand as far from each other across layers as within one where no layer ends in padding.
-        is_even = self._pitch == layer
+        is_even = pitch == layer
         self._heads = shape.kv_heads * (2 * shape.layers if is_even else 1)
-        self._bases = self._places()[:: 2 * shape.layers if is_even else 1]
-
-    @property
-    def addresses(self) -> dict[str, int]:
-        """See `Caches.addresses`."""
-        past, present = (
-            dict(zip(self._shape.names(kind), self._places(), strict=True)) for kind in ("past", "present")
-        )
-        return past | present
+        places = [self._memory.address + i * pitch for i in range(2 * shape.layers)]
+        self._bases = places[:1] if is_even else places
+        past, present = (dict(zip(shape.names(kind), places, strict=True)) for kind in ("past", "present"))
+        self.addresses = past | present
 
     def clear(self) -> None:
         """See `Caches.clear`."""
@@ -138,14 +147,29 @@ class InplaceCaches:
         """
         if any(later <= earlier for earlier, later in pairwise(rows)):
             raise EngineError(f"rows are kept in ascending order, not {list(rows)}")
-        size = self._shape.head_dim * KV_BYTES
+        size = self._shape.head_dim * self._shape.itemsize
         for place, first, count in _moves(rows):
             target, source = (length + place) * size, (length + first) * size
             for base in self._bases:
                 self._device.copy_rows(base + target, self._head, base + source, self._head, count * size, self._heads)
 
-    def _places(self) -> list[int]:
-        return [self._memory.address + i * self._pitch for i in range(2 * self._shape.layers)]
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """See `Caches.new_rows`."""
+        shape, row = self._shape, self._shape.head_dim * self._shape.itemsize
+        bases = [self.addresses[f"past_{which}_{layer}"] + length * row for layer in range(shape.layers)]
+        places = [base + head * self._head for base in bases for head in range(shape.kv_heads)]
+        found = _read(self._device, places, count * row).reshape(-1, shape.kv_heads, count, shape.head_dim)
+        return list(found.swapaxes(1, 2))
+
+
+def _read(device: Device, places: ListLike[int], size: int) -> Half:
+    """So many bytes from each place, one behind the other, when the stream has come so far."""
+    host = device.allocate_host(len(places) * size, "a look at the KV", seen=False)
+    for index, place in enumerate(places):
+        device.download(host.pointer + index * size, place, size)
+    device.synchronize()
+    found: Half = host.bytes.view(np.float16).copy()
+    return found
 
 
 def runs(rows: ListLike[int]) -> Iterator[tuple[int, int, int]]:

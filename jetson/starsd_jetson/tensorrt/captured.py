@@ -84,6 +84,8 @@ class CapturedPasses:
             context.enqueue()  # whatever went wrong, the pass itself has to stand
 
     def _record(self, context: Context) -> _Recording:
+        if not context.can_be_recorded():
+            raise EngineError("the library says that they cannot be")
         self._device.begin_capture()
         try:
             context.enqueue()

@@ -34,10 +34,14 @@ class Context:
         device.synchronize()  # the profile counts from here on
         self._context.set_device_memory(workspace.address, workspace.size)
         self._addresses: dict[str, int] = {}
+        self._bound: Mapping[str, int] = {}
         self._shapes: dict[str, Shape] = {}
 
     def bind(self, addresses: Mapping[str, int]) -> None:
         """Say where tensors lie."""
+        if addresses is self._bound:  # as in all passes of one answer
+            return
+        self._bound = addresses
         for name, address in addresses.items():
             if self._addresses.get(name) != address:
                 self._plan.require(self._context.set_tensor_address(name, address), f"take the address of {name}")
@@ -49,6 +53,11 @@ class Context:
             if self._shapes.get(name) != shape:
                 self._plan.require(self._context.set_input_shape(name, shape), f"take {name} of shape {list(shape)}")
                 self._shapes[name] = shape
+
+    def can_be_recorded(self) -> bool:
+        """Whether the library says that a pass of these shapes can be recorded; one that says nothing is tried."""
+        ask = getattr(self._context, "is_stream_capturable", None)  # TensorRT-RTX, which compiles kernels as it goes
+        return ask is None or bool(ask(self._device.stream_handle))
 
     def enqueue(self) -> None:
         """Run the pass, in the order of the stream."""

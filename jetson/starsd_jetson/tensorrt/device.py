@@ -58,18 +58,21 @@ class Device:
         address = self._allocated(size, purpose, self._cuda.cudaMalloc(size))
         return Memory(self, address, size, self._cuda.cudaFree)
 
-    def allocate_host(self, size: int, purpose: str) -> HostMemory:
-        """So many bytes of the host's memory that stay where they are; with unified memory the GPU sees them too.
+    def allocate_host(self, size: int, purpose: str, *, seen: bool) -> HostMemory:
+        """So many bytes of the host's memory that stay where they are.
+
+        Args:
+            seen: by the GPU too.
 
         Raises:
             EngineError: there is not so much.
         """
-        flags = self._cuda.cudaHostAllocMapped if self.has_unified_memory else self._cuda.cudaHostAllocDefault
+        flags = self._cuda.cudaHostAllocMapped if seen else self._cuda.cudaHostAllocDefault
         pointer = self._allocated(size, purpose, self._cuda.cudaHostAlloc(size, flags))
-        seen = None
-        if self.has_unified_memory:
-            seen = int(self._call("map host memory", self._cuda.cudaHostGetDevicePointer, pointer, 0))
-        return HostMemory(self, pointer, size, seen, self._cuda.cudaFreeHost)
+        address = None
+        if seen:
+            address = int(self._call("map host memory", self._cuda.cudaHostGetDevicePointer, pointer, 0))
+        return HostMemory(self, pointer, size, address, self._cuda.cudaFreeHost)
 
     def clear(self, memory: Memory) -> None:
         """Fill with zeros, in the order of the stream."""

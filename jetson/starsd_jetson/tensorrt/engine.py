@@ -28,7 +28,7 @@ from starsd_edge.runtime.engine import (
     require_rows,
 )
 from starsd_edge.runtime.onnx_engine import graph_spec
-from starsd_jetson.tensorrt.caches import AppendCaches, Caches, InplaceCaches, KvShape
+from starsd_jetson.tensorrt.caches import AppendCaches, Caches, Half, InplaceCaches, KvShape
 from starsd_jetson.tensorrt.captured import CapturedPasses
 from starsd_jetson.tensorrt.contexts import Context, Shape, make_workspace
 from starsd_jetson.tensorrt.device import Device
@@ -64,6 +64,16 @@ class TensorrtSequence:
     length: int = 0
     pending: int = 0
 
+    @property
+    def new_keys(self) -> list[Half]:
+        """Rows of the last pass, per layer [T, H_kv, D], read from the GPU."""
+        return self.lent.caches.new_rows("k", self.length, self.pending)
+
+    @property
+    def new_values(self) -> list[Half]:
+        """Rows of the last pass, per layer [T, H_kv, D], read from the GPU."""
+        return self.lent.caches.new_rows("v", self.length, self.pending)
+
 
 class TensorrtEngine:
     """An engine over a plan; use it from one thread at a time."""
@@ -90,8 +100,9 @@ class TensorrtEngine:
         """
         limits, model = engine.limits, bundle.model
         spec = graph_spec(bundle, limits.max_context, allow_inexact)
-        self._spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk)
+        self._spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk, digest=engine.plan_sha256)
         self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim)
+        self._past = self._kv.names("past")
         self._capacity = bundle.graph.tensorrt.capacity if bundle.graph.tensorrt else 0
         self._is_inplace = engine.kv_strategy == "inplace"
         self._device = Device(cuda)
@@ -217,7 +228,7 @@ class TensorrtEngine:
         if self._is_inplace:
             return shapes
         past = (seq.length, self._kv.kv_heads, self._kv.head_dim)
-        return shapes | dict.fromkeys(self._kv.names("past"), past)
+        return shapes | dict.fromkeys(self._past, past)
 
 
 def _own(seq: Sequence) -> TensorrtSequence:

@@ -25,6 +25,7 @@ from starsd_edge.bundles.engine_manifest import (
     require_fit,
     require_plan,
 )
+from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.runtime.tensorrt_library import import_library
@@ -73,11 +74,42 @@ def open_tensorrt(
     except EngineError as error:
         raise EngineError(f"--device {device}: {error}") from None
     trt, host = _library(bundle, device, gpu, here)
-    cuda = _cuda(device, here)
+    cuda = import_cuda(f"--device {device}", "jetson" if device == "jetson" else "tensorrt", here.load)
     directory, engine = fitting_engine(bundle, host)
     require_agreement(directory, engine, bundle.manifest)
     plan = require_plan(directory, engine)
     return TensorrtEngine(trt, cuda, plan, engine, bundle.manifest, allow_inexact)
+
+
+def host_of(engine: EngineManifest, machine: Machine | None = None) -> EngineHost:
+    """What this machine has of what an engine needs.
+
+    Raises:
+        EngineError: no driver or GPU.
+        UsageError: its library, or a package to reach the GPU with, is missing.
+    """
+    here = machine or Machine()
+    gpu = here.devices()[0]
+    _, version = import_library(engine.library, "this engine", "Runtime", here.load)
+    import_cuda("this engine", _extra(engine), here.load)
+    return EngineHost(engine.library, version, gpu.compute_capability, platform_name())
+
+
+def open_at(
+    directory: Path, engine: EngineManifest, bundle: Manifest, machine: Machine | None = None
+) -> TensorrtEngine:
+    """Open the engine in a directory, which was found to fit what `host_of` gives.
+
+    Args:
+        bundle: the manifest of the bundle that it was built from.
+
+    Raises:
+        EngineError: a damaged one, or no memory.
+    """
+    here = machine or Machine()
+    trt, _ = import_library(engine.library, "this engine", "Runtime", here.load)
+    cuda = import_cuda("this engine", _extra(engine), here.load)
+    return TensorrtEngine(trt, cuda, require_plan(directory, engine), engine, bundle, allow_inexact=True)
 
 
 def fitting_engine(bundle: Bundle, host: EngineHost) -> tuple[Path, EngineManifest]:
@@ -124,13 +156,27 @@ def _library(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tup
     return module, EngineHost(name, version, gpu.compute_capability, platform_name())
 
 
-def _cuda(device: str, here: Machine) -> Any:
+def import_cuda(wish: str, extra: str, load: Callable[[str], Any] = importlib.import_module) -> Any:
+    """The module of CUDA calls.
+
+    Args:
+        wish: what needs it, for the error.
+        extra: of this distribution, that brings it.
+        load: imports a module by its name.
+
+    Raises:
+        UsageError: it is not installed, or broken.
+    """
     try:
-        return here.load(CUDA_MODULE)
+        return load(CUDA_MODULE)
     except (ImportError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
-        extra = "jetson" if device == "jetson" else "tensorrt"
         raise UsageError(
-            f"--device {device} needs the Python package cuda-python, which {why}: pip install 'starsd-edge[{extra}]'"
+            f"{wish} needs the Python package cuda-python, which {why}: pip install 'starsd-edge[{extra}]'"
         ) from None
+
+
+def _extra(engine: EngineManifest) -> str:
+    """What brings `cuda-python` to where an engine runs."""
+    return "jetson" if platform_name().endswith("aarch64") and engine.library == "tensorrt" else "tensorrt"

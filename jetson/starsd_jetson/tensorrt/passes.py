@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.runtime.engine import EngineSpec, Step, TopTwo
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
 from starsd_jetson.tensorrt.buffers import SharedBlock
 from starsd_jetson.tensorrt.device import Device
 
-TOP_OUTPUTS = ("top_ids", "top_logits")
-"""Of graphs that also give the two highest logits of every row."""
 _INT64, _FLOAT32, _FLOAT16 = (np.dtype(kind).itemsize for kind in (np.int64, np.float32, np.float16))
 
 
@@ -61,14 +60,14 @@ class PassOutputs:
         self._device, self._spec = device, spec
         self._has_top = all(name in outputs for name in TOP_OUTPUTS)
         rows = max(spec.max_tree, spec.max_chunk)
-        sizes = {
-            "features": rows * spec.feature_width * _FLOAT16,
-            "logits": spec.max_tree * spec.vocab_size * _FLOAT32,
-        }
+        sizes = {"features": rows * spec.feature_width * _FLOAT16}
         if self._has_top:
             sizes |= {"top_ids": spec.max_tree * 2 * _INT64, "top_logits": spec.max_tree * 2 * _FLOAT32}
         self._block = SharedBlock(device, sizes, "the outputs of a pass")
-        self.addresses = self._block.addresses
+        size = spec.max_tree * spec.vocab_size * _FLOAT32
+        # The two highest are found by reading all of them: from memory that the GPU caches.
+        self._logits_block = SharedBlock(device, {"logits": size}, "the logits of a pass", apart=self._has_top)
+        self.addresses = self._block.addresses | self._logits_block.addresses
         """By tensor."""
 
     def step(self, rows: int, logits: int) -> Step:
@@ -101,10 +100,10 @@ class PassOutputs:
         self._block.download("features", rows * self._spec.feature_width * _FLOAT16)
 
     def _order_logits(self, logits: int) -> None:
-        self._block.download("logits", logits * self._spec.vocab_size * _FLOAT32)
+        self._logits_block.download("logits", logits * self._spec.vocab_size * _FLOAT32)
 
     def _features(self, rows: int) -> npt.NDArray[np.float16]:
         return self._block.take("features", np.float16, (rows, self._spec.feature_width))
 
     def _logits(self, logits: int) -> npt.NDArray[np.float32]:
-        return self._block.take("logits", np.float32, (logits, self._spec.vocab_size))
+        return self._logits_block.take("logits", np.float32, (logits, self._spec.vocab_size))

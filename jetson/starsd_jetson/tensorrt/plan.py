@@ -67,6 +67,8 @@ class Plan:
         for tensor in manifest.tensors:
             if not _agree(found[tensor.name], tensor):
                 yield f"has another tensor {tensor.name} than its manifest"
+            if engine.get_tensor_location(tensor.name) != self.trt.TensorLocation.DEVICE:
+                yield f"wants {tensor.name} in the host's memory"
         if engine.num_optimization_profiles != len(manifest.profiles):
             yield f"has {engine.num_optimization_profiles} profiles, unlike its manifest ({len(manifest.profiles)})"
         if hasattr(engine, "get_aliased_input_tensor"):  # from TensorRT 10.15 on

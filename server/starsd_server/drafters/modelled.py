@@ -59,24 +59,35 @@ class _Wrapped:
 
 
 class SlowedDrafter(_Wrapped):
-    """Keeps the drafting thread for as long as a slower device would. Taking in rows takes the time it takes.
+    """Keeps the drafting thread for as long as a slower device would: rows of a round are part of its pass, a prefill
+    takes the time it takes.
 
     Args:
         drafter: does the work; where it takes longer by itself, that is how long it takes.
         begin: called at the beginning of a pass; gives what `end` is to be told.
-        end: called with that; returns when the pass is over.
+        end: called with that and the shapes that were asked for; returns when the pass is over.
     """
 
-    def __init__(self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float], None]) -> None:
+    def __init__(
+        self, drafter: Drafter, begin: Callable[[], float], end: Callable[[float, Sequence[DraftShape]], None]
+    ) -> None:
         super().__init__(drafter)
         self._begin = begin
         self._end = end
+        self._fed: set[int] = set()
+        self._fed_since = 0.0
+
+    def extend(self, batch: Sequence[NewRows]) -> Failures:
+        """See `Drafter`."""
+        self._fed, self._fed_since = {rows.session for rows in batch}, self._begin()
+        return self._drafter.extend(batch)
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""
-        began = self._begin()
+        began = self._fed_since if self._fed and self._fed <= set(batch) else self._begin()
+        self._fed = set()
         trees = self._drafter.draft(batch, shapes)
-        self._end(began)
+        self._end(began, shapes)
         return trees
 
 

@@ -1,0 +1,166 @@
+"""ONNX Runtime on a GPU with the KV there: bundles for CPUs (`append` strategy) on `--device cuda`.
+
+Committed rows are bound where they lie and new rows are written beside them, as for TensorRT; a commit copies within
+the GPU. Token ids go up and logits and features come down with each pass.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.manifest import Manifest
+from starsd_edge.errors import EngineError
+from starsd_edge.runtime.engine import (
+    EngineSpec,
+    Sequence,
+    Step,
+    require_capacity,
+    require_committed,
+    require_pending,
+    require_rows,
+)
+from starsd_edge.runtime.onnx_cuda import open_cuda_session
+from starsd_edge.runtime.onnx_engine import graph_running, graph_spec
+from starsd_jetson.tensorrt.caches import AppendCaches, KvShape
+from starsd_jetson.tensorrt.device import Device
+from starsd_jetson.tensorrt.opening import import_cuda
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_PASS_OUTPUTS = ("logits", "features")
+
+
+def open_onnx_cuda(
+    bundle: Bundle, *, allow_inexact: bool = False, load: Callable[[str], Any] = importlib.import_module
+) -> OnnxCudaEngine:
+    """Load a bundle's graph on the first GPU.
+
+    Args:
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        load: imports a module by its name.
+
+    Raises:
+        UsageError: a package is missing, or is one for CPUs.
+        EngineError: no driver or GPU, or ONNX Runtime does not run the graph there.
+    """
+    session = open_cuda_session(bundle.path / bundle.manifest.graph.file)
+    return OnnxCudaEngine(session, import_cuda("--device cuda", "cuda", load), bundle.manifest, allow_inexact)
+
+
+@dataclass(eq=False)
+class OnnxCudaSequence:
+    """KV of one sequence on the GPU.
+
+    Attributes:
+        capacity: committed rows that it may hold.
+        pending: rows of the last pass that are still to be committed.
+    """
+
+    capacity: int
+    caches: AppendCaches
+    length: int = 0
+    pending: int = 0
+
+
+class OnnxCudaEngine:
+    """An engine over a session on the first GPU; use it from one thread at a time."""
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, cuda: Any, manifest: Manifest, allow_inexact: bool = False
+    ) -> None:
+        """Args:
+        session: of the bundle's graph, on the GPU.
+        cuda: the module `cuda.bindings.runtime`.
+        manifest: the bundle's.
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+
+        Raises:
+            EngineError: CUDA does not start, or the graph is of another kind.
+        """
+        graph, model = manifest.graph, manifest.model
+        if graph.kv_strategy != "append":
+            raise EngineError(f"this engine runs graphs with the KV strategy append, not {graph.kv_strategy}")
+        self._session = session
+        self._device = Device(cuda)
+        self._dtype = np.dtype(graph.kv_dtype)
+        self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim, self._dtype.itemsize)
+        self._spec = graph_spec(manifest, model.max_context, allow_inexact)
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What this engine is."""
+        return self._spec
+
+    def open(self, capacity: int) -> OnnxCudaSequence:
+        """See `Engine.open`."""
+        require_capacity(self._spec, capacity)
+        most = max(self._spec.max_tree, self._spec.max_chunk)
+        caches = AppendCaches(self._device, self._kv, capacity, most)
+        caches.clear()
+        return OnnxCudaSequence(capacity, caches)
+
+    def forward(
+        self,
+        seq: Sequence,
+        tokens: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        tree_mask: npt.NDArray[np.bool_],
+        logits_rows: ListLike[int] | None = None,
+    ) -> Step:
+        """See `Engine.forward`."""
+        seq = _own(seq)
+        rows = len(tokens)
+        require_rows(self._spec, rows)
+        wanted = range(rows) if logits_rows is None else logits_rows
+        seq.pending = 0
+        binding = self._session.io_binding()
+        binding.bind_cpu_input("input_ids", np.ascontiguousarray(tokens, np.int64))
+        binding.bind_cpu_input("position_ids", np.ascontiguousarray(positions, np.int64))
+        binding.bind_cpu_input("tree_mask", np.ascontiguousarray(tree_mask, np.bool_))
+        binding.bind_cpu_input("logits_idx", np.fromiter(wanted, np.int64))
+        for name in _PASS_OUTPUTS:
+            binding.bind_output(name)
+        self._bind_caches(binding, seq, rows)
+        self._device.synchronize()  # ONNX Runtime has a stream of its own, which knows nothing of the last commit
+        with graph_running():
+            self._session.run_with_iobinding(binding)
+        logits, features = (value.numpy() for value in binding.get_outputs()[: len(_PASS_OUTPUTS)])
+        seq.pending = rows
+        return Step(logits, features)
+
+    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
+        """See `Engine.commit`."""
+        seq = _own(seq)
+        require_pending(seq, seq.pending, rows)
+        seq.caches.commit(seq.length, rows)
+        seq.length += len(rows)
+        seq.pending = 0
+
+    def truncate(self, seq: Sequence, length: int) -> None:
+        """See `Engine.truncate`."""
+        seq = _own(seq)
+        require_committed(seq, length)
+        seq.length, seq.pending = length, 0
+
+    def _bind_caches(self, binding: Any, seq: OnnxCudaSequence, rows: int) -> None:
+        row = (self._kv.kv_heads, self._kv.head_dim)
+        addresses = seq.caches.addresses
+        for name in self._kv.names("past"):
+            binding.bind_input(name, "cuda", 0, self._dtype, (seq.length, *row), addresses[name])
+        for name in self._kv.names("new"):
+            binding.bind_output(name, "cuda", 0, self._dtype, (rows, *row), addresses[name])
+
+
+def _own(seq: Sequence) -> OnnxCudaSequence:
+    if not isinstance(seq, OnnxCudaSequence):
+        raise EngineError("this sequence was opened by another engine")
+    return seq

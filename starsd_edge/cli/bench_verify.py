@@ -1,0 +1,148 @@
+"""`bench verify`: what a verify pass of T rows takes on this device, by the tokens that are committed before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from starsd_edge.bench.figures import Figure, Report, label_of
+from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.prompts import read_messages
+from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes_up_to
+from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
+from starsd_edge.cli.kept_curves import Passes, curve_key, curve_store, stored_curves
+from starsd_edge.doctor.curve_store import StoredCurves
+from starsd_edge.errors import UsageError
+from starsd_edge.runtime.loading import check_device
+from starsd_edge.speculation.tree import DraftShape
+
+if TYPE_CHECKING:
+    from starsd_jetson.target import Target
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        report: the figures.
+        passes: in seconds.
+        stored: as it is kept, or would be.
+        drafts: what a hub is asked for at first, by committed tokens.
+    """
+
+    report: Report
+    passes: Passes
+    stored: StoredCurves
+    drafts: Mapping[int, DraftShape]
+
+
+class VerifyBench:
+    """One run of the command.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        options: BenchVerifyOptions,
+        progress: Callable[[str], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._options = options
+        self._progress = progress
+        self._clock = clock
+
+    def run(self) -> Outcome:
+        """Measure, and keep it unless told otherwise.
+
+        Raises:
+            UsageError: the engine takes no such passes, or the device is none.
+            StarsdError: the bundle cannot be run.
+        """
+        from starsd_jetson.target import Target
+
+        options = self._options
+        check_device(options.device)
+        bundle = load_bundle(find_bundle(options.bundle))
+        self._progress(f"loading {bundle.path.name}")
+        threads = options.threads or usable_cores()
+        target = Target.open(bundle, options.device, threads)
+        key = curve_key(bundle.manifest, threads, options.device, target.engine.spec.digest)
+        machine = describe_machine(("onnxruntime", "tensorrt", "numpy"))
+        passes = self._measure(target)
+        stored = stored_curves(key, bundle.manifest, passes)
+        if options.keep:
+            curve_store().save(key, stored)
+        settings = {
+            "bundle": options.bundle,
+            "device": options.device,
+            "ran_on": stored.device,
+            "threads": threads,
+            "passes": options.passes,
+            "power_mode": stored.power_mode,
+            "weights": bundle.manifest.graph.weights,
+            "kv_dtype": bundle.manifest.graph.kv_dtype,
+        }
+        report = Report([*verify_figures(passes, label_of(options.device))], machine, settings)
+        return Outcome(report, passes, stored, _first_drafts(target, stored))
+
+    def _measure(self, target: Target) -> Passes:
+        sizes, lengths = self._sizes(target), self._lengths(target)
+        tokens = [token for message in read_messages(None) for token in target.encode(message, raw=False)]
+        passes = {}
+        for committed in lengths:
+            self._progress(f"passes on {committed} tokens")
+            text = np.resize(np.asarray(tokens), committed + 1).tolist()
+            passes[committed] = measure_verify(target.engine, text, committed, self._options.passes, sizes, self._clock)
+        return passes
+
+    def _sizes(self, target: Target) -> list[int]:
+        most = min(target.engine.spec.max_tree, target.context(None))
+        if self._options.rows and max(self._options.rows) > most:
+            raise UsageError(f"this bundle verifies at most {most} rows in a pass: leave out --rows above it")
+        return sorted({1, *self._options.rows}) if self._options.rows else sizes_up_to(most)
+
+    def _lengths(self, target: Target) -> list[int]:
+        rows, context = max(self._sizes(target)), target.context(None)
+        if not self._options.committed:
+            return lengths_within(context, rows)
+        if max(self._options.committed) + rows > context:
+            raise UsageError(
+                f"{max(self._options.committed)} tokens and {rows} rows do not fit a context of {context}: lower "
+                "--committed"
+            )
+        return sorted(set(self._options.committed))
+
+
+def verify_figures(passes: Passes, label: str) -> Iterator[Figure]:
+    """Medians with their spread, and each as a multiple of one row's, pass by pass."""
+    for committed, seconds in passes.items():
+        for rows, times in seconds.items():
+            yield Figure.median(f"verify_ms_{rows}_after_{committed}", [1e3 * each for each in times], "ms", label)
+        for rows, times in seconds.items():
+            if rows > 1:
+                ratios = [many / one for many, one in zip(times, seconds[1], strict=True)]
+                yield Figure.median(f"verify{rows}_over_verify1_after_{committed}", ratios, "", label)
+
+
+def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]:
+    """As `run-target` with a hub asks where nothing is said."""
+    from starsd_jetson.payoff import Payoff
+    from starsd_jetson.target import hub_draft_shape
+
+    curves = stored.curves()
+    limit = hub_draft_shape(target.engine.spec, None, None, None, curves.at(0))
+    drafts = {}
+    for committed in curves.by_committed:
+        payoff = Payoff(curves)
+        payoff.begin(committed)
+        drafts[committed] = payoff.wanted(limit)
+    return drafts

@@ -1,0 +1,63 @@
+"""Where facts about a machine come from: files below a root, and commands. Tests give a tree of their own for both."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Runner = Callable[[Sequence[str]], str | None]
+"""Runs a command and gives its standard output; None where it is not there, fails or takes too long."""
+COMMAND_S = 5.0
+"""A tool that waits for a driver which does not answer must not hold up the rest."""
+
+
+def run_command(command: Sequence[str]) -> str | None:
+    """Of this machine; see `Runner`."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine.
+
+    Attributes:
+        root: directory in the place of /.
+        run: runs its commands.
+    """
+
+    root: Path = Path("/")
+    run: Runner = run_command
+
+    def read(self, path: str | Path) -> str | None:
+        """Text of a small file of the kernel, by its path below the root; None where it cannot be read."""
+        return read(self.root / path)
+
+    def number(self, path: str | Path) -> int | None:
+        """The same, as a number; None where it is none."""
+        text = self.read(path)
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+        return (self.root / path).exists()
+
+    def find(self, pattern: str) -> list[Path]:
+        """Paths below the root, in alphabetical order."""
+        return sorted(path.relative_to(self.root) for path in self.root.glob(pattern))
+
+
+def read(path: Path) -> str | None:
+    """Text of a file without its last line break; None where it is empty or cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip("\0 \n") or None
+    except OSError:
+        return None

@@ -1,0 +1,40 @@
+"""The file of a token: one token, for its owner alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from starsd_edge.cli.token_file import read_token
+from starsd_edge.errors import UsageError
+
+
+def token_in(directory: Path, mode: int) -> Path:
+    file = directory / "hub.token"
+    file.write_text("secret\n")
+    file.chmod(mode)
+    return file
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_file_for_its_owner_is_read(tmp_path: Path, mode: int) -> None:
+    assert read_token(token_in(tmp_path, mode)) == "secret"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_file_for_others_is_refused_with_the_command_that_closes_it(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(UsageError, match=r"open to other users of this machine: chmod 600 .*hub\.token"):
+        read_token(token_in(tmp_path, mode))
+
+
+def test_a_credential_of_systemd_may_show_its_access_list_as_bits_of_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").mkdir()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    assert read_token(token_in(tmp_path / "credentials", 0o440)) == "secret"
+    with pytest.raises(UsageError, match="open to other users"):
+        read_token(token_in(tmp_path, 0o440))  # it lies elsewhere
+    with pytest.raises(UsageError, match="open to other users"):
+        read_token(token_in(tmp_path / "credentials", 0o444))

@@ -1,0 +1,42 @@
+"""Results on their way from the drafting thread to the event loop."""
+
+from __future__ import annotations
+
+import threading
+
+from starsd_server.handover import Handover
+from starsd_server.worker import Done, Warm
+
+
+def results(count: int) -> list[Done]:
+    return [Done((Warm(str(number)),)) for number in range(count)]
+
+
+def test_results_come_in_order_on_another_thread_and_all_of_them_before_it_ends() -> None:
+    seen: list[tuple[Done, str]] = []
+    handover = Handover(lambda done: seen.append((done, threading.current_thread().name)))
+    handover.start()
+    laid_down = results(50)
+    for done in laid_down:
+        handover.put(done)
+    handover.stop()
+    assert [done for done, _ in seen] == laid_down
+    assert {name for _, name in seen} == {"handover"}
+
+
+def test_who_lays_down_a_result_does_not_wait_for_who_takes_it() -> None:
+    may_go_on = threading.Event()
+    seen: list[Done] = []
+
+    def slowly(done: Done) -> None:
+        may_go_on.wait(10)
+        seen.append(done)
+
+    handover = Handover(slowly)
+    handover.start()
+    for done in results(3):
+        handover.put(done)
+    assert seen == []
+    may_go_on.set()
+    handover.stop()
+    assert seen == results(3)
