@@ -26,7 +26,7 @@ SOURCES = (
     "starsd_edge/bundles/fingerprints.py",
 )
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-_STATES_KEPT = 3  # bundles of earlier states of the sources; each state takes most of a gigabyte
+_STATES_KEPT = 3  # bundles of earlier states of the sources; each state takes two gigabytes
 
 
 def exported(model_file: Path, weights: str) -> Bundle:

@@ -34,7 +34,7 @@ from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import PROFILES, engine_limits, profile_shapes
 from starsd_export.engines.worker import Built, Order, Progress
 
-BUILD_REVISION = 1
+BUILD_REVISION = 2
 """Raised when this program builds another engine from the same graph for the same limits."""
 _KEY_DIGITS = 12
 
