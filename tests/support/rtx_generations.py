@@ -18,9 +18,7 @@ from starsd_export.engines.builder import BuildOrder, build_plan
 from starsd_export.engines.libraries import open_library
 from starsd_export.engines.process import run_build
 from starsd_export.engines.worker import Built, Order
-
-OLDER_PLACE = "OLDER_TENSORRT_RTX"
-"""Variable with the directory of the older, where it is not where scripts/test.sh installs it."""
+from tests.support.real_bindings import BINDINGS
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,6 @@ class Generation:
 
 
 _HOW_TO_GET = "scripts/test.sh installs it where the package index has it"
-_OLDER = "1.4.0.76"
-_PLACE = Path(os.environ.get(OLDER_PLACE) or Path(sys.prefix) / f"tensorrt-rtx-{_OLDER}")
-GENERATIONS = (Generation("1.7.1.116"), Generation(_OLDER, _PLACE))
+_OLDER = next(binding for binding in BINDINGS if binding.module == "tensorrt_rtx" and binding.version)
+GENERATIONS = (Generation("1.7.1.116"), Generation(str(_OLDER.version), _OLDER.place))
 EACH = [pytest.param(generation, id=generation.version) for generation in GENERATIONS]
