@@ -23,6 +23,7 @@ prepare_environment() {
         pip_install --editable ".[tensorrt-rtx]" || echo "TensorRT-RTX cannot be installed here: engine builds are not tested." >&2
         # One process loads one version of a module: others lie beside, and a process that shall load one finds it first.
         install_beside tensorrt-rtx-1.4.0.76 tensorrt-rtx-cu13{,-libs,-bindings}==1.4.0.76
+        install_beside tensorrt-10.3.0 tensorrt-cu12-bindings==10.3.0
         install_beside tensorrt-lean-10.15.1.29 tensorrt-lean-cu12-{libs,bindings}==10.15.1.29
         install_beside tensorrt-lean-11.4.0.106 tensorrt-lean-cu13-{libs,bindings}==11.4.0.106
     fi
