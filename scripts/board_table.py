@@ -25,10 +25,12 @@ FIRMWARE = 0.08
 """Share of the memory that Linux does not see; an 8 GB board shows 7.4 GiB."""
 SYSTEM_GIB = 0.7
 """What Linux takes without a desktop and without anybody's programs."""
-BLOCK = 64
+BLOCK = 32
 """Weights in a row that share a float16 scale in int8 and int4."""
 BYTES = {"fp16": 2.0, "int8": 1 + 2 / BLOCK, "int4": 0.5 + 2 / BLOCK}
-"""Of a layer's weight. The embedding and the head are float16 whatever the layers are."""
+"""Of a weight. With int4 the parts v, o and down of the layers, the embedding and the head are int8; with int8 the
+embedding and the head are float16.
+"""
 FLOAT16, FLOAT32 = 2, 4
 BOARDS = {"Orin Nano 8": 8, "Orin NX 8": 8, "Orin NX 16": 16, "AGX Orin 32": 32, "AGX Orin 64": 64, "Thor 128": 128}
 
@@ -59,15 +61,26 @@ class Model:
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
     @property
-    def other_parameters(self) -> int:
-        """V H, twice where the head is a matrix of its own; (2 L + 1) H of norms, and 2 L D where heads have some."""
-        matrices = 1 if self.is_tied else 2
-        norms = (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_dim if self.norms_heads else 0)
-        return matrices * self.vocabulary * self.hidden + norms
+    def wide_parameters(self) -> int:
+        """L (H (H_q + H_kv) D + H I): of the parts that int4 keeps in int8."""
+        attention = self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        return self.layers * (attention + self.hidden * self.intermediate)
+
+    @property
+    def end_parameters(self) -> int:
+        """V H, twice where the head is a matrix of its own."""
+        return (1 if self.is_tied else 2) * self.vocabulary * self.hidden
+
+    @property
+    def norm_parameters(self) -> int:
+        """(2 L + 1) H, and 2 L D where heads have norms."""
+        return (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_dim if self.norms_heads else 0)
 
     def weight_bytes(self, precision: str) -> int:
         """Of the graph that an engine is built from."""
-        return round(BYTES[precision] * self.layer_parameters + FLOAT16 * self.other_parameters)
+        wide, ends = (BYTES["int8"], BYTES["int8"]) if precision == "int4" else (BYTES[precision], FLOAT16)
+        layers = BYTES[precision] * (self.layer_parameters - self.wide_parameters) + wide * self.wide_parameters
+        return round(layers + ends * self.end_parameters + FLOAT16 * self.norm_parameters)
 
     @property
     def kv_bytes(self) -> int:

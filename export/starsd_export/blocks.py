@@ -1,33 +1,29 @@
-"""Weight-only int8 and int4 for TensorRT: linear layers in blocks along their inputs, one float16 scale each.
+"""Weight-only int8 and int4 for TensorRT: matrices in blocks along their inputs, one float16 scale each.
 
-Symmetric: a weight is its block's scale times an integer (-127..127, or -8..7), zero is zero. In the graph a matrix is
-the product of a blocked `DequantizeLinear`, which engines fold into the multiplication and ONNX Runtime computes as it
-stands. The embedding keeps its float16 rows, and so does the output head unless it is named.
+In the graph a matrix is the product of a blocked `DequantizeLinear`, which engines fold into the multiplication and
+ONNX Runtime computes as it stands. Rows of an embedding are taken from such a product as well: TensorRT takes stored
+integers from nowhere else. Where the output head is tied to it, both read the one that there is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir
-import torch
 from transformers import PreTrainedModel
 
-from starsd_edge.errors import UsageError
-from starsd_export.int8 import drop_unused, initializer, linear_weight
+from starsd_export.int8 import constant_matrix, drop_unused, initializer, linear_weight
+from starsd_export.quantising.channel_scales import PARTS, linear_parts
+from starsd_export.quantising.layers import quantise_layers, set_weight
+from starsd_export.quantising.stored import StoredMatrices, StoredMatrix, quantise
 
 BITS = {"int8": 8, "int4": 4}
-BLOCK_SIZES = (32, 64, 128)
 _STORED = {8: np.int8, 4: ml_dtypes.int4}
-_RANGE = {8: (-127, 127), 4: (-8, 7)}
-# A block's largest weight over these gives the scales that are tried; the one with the least squared error stays. Eight
-# bits have no need of it.
-_DIVISORS = {8: (127.0,), 4: (6.5, 7.0, 7.5, 8.0, 8.5, 9.0)}
-_SMALLEST_SCALE = float(np.finfo(np.float16).smallest_normal)
-_ROWS_AT_ONCE = 1024
+_FLOAT16 = 16
 
 
 @dataclass(frozen=True)
@@ -35,118 +31,129 @@ class Blocks:
     """How weights are stored.
 
     Attributes:
-        bits: 8 or 4, of the linear layers of the model's layers.
+        bits: 16 (float16), 8 or 4, of the linear layers of the model's layers.
         size: inputs in a block.
-        head_bits: 16 (float16), 8 or 4, of the output head.
+        head_bits: 16, 8 or 4, of the output head.
+        embedding_bits: 16 or 8, of the embedding.
+        wide: parts of the layers that have 8 bits where the others have 4.
     """
 
     bits: int
     size: int
-    head_bits: int = 16
+    head_bits: int = _FLOAT16
+    embedding_bits: int = _FLOAT16
+    wide: frozenset[str] = frozenset()
+
+    def by_part(self) -> dict[str, int]:
+        """Bits of each part of a layer."""
+        return {part: max(self.bits, 8) if part in self.wide else self.bits for part in PARTS}
 
 
-def quantise(
-    weight: npt.NDArray[np.floating], bits: int, size: int
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
-    """Weights [N, K] as int8 [N, K] (values of `bits` bits) and float16 scales [N, K / size].
+@dataclass(frozen=True)
+class Search:
+    """What int4 is searched on.
 
-    Raises:
-        UsageError: blocks of this size do not fill K.
+    Attributes:
+        texts: token ids, all of one length.
+        progress: called with the layers done and all of them.
     """
-    rows, width = weight.shape
-    if width % size:
-        fitting = [str(other) for other in BLOCK_SIZES if width % other == 0]
-        advice = f"use --block {' or '.join(fitting)}" if fitting else "use --weights fp16"
-        raise UsageError(f"blocks of {size} do not fill a matrix with {width} inputs: {advice}")
-    steps = np.empty((rows, width), np.int8)
-    scales = np.empty((rows, width // size), np.float16)
-    for start in range(0, rows, _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        blocks = weight[part].astype(np.float32).reshape(-1, width // size, size)
-        found, scales[part] = _best(blocks, bits)
-        steps[part] = found.reshape(-1, width)
-    return steps, scales
+
+    texts: Sequence[Sequence[int]]
+    progress: Callable[[int, int], None] = field(default=lambda done, layers: None)
 
 
-def dequantise(steps: npt.NDArray[np.int8], scales: npt.NDArray[np.float16], size: int) -> npt.NDArray[np.float16]:
-    """The weights [N, K] that a graph multiplies with."""
-    blocks = steps.reshape(len(steps), -1, size).astype(np.float32) * scales[..., None].astype(np.float32)
-    return blocks.reshape(steps.shape).astype(np.float16)
+def quantise_model(model: PreTrainedModel, blocks: Blocks, search: Search | None = None) -> StoredMatrices:
+    """Give a model the weights that its quantised graph is to have, where they are.
 
-
-def quantise_graph(model: onnx_ir.Model, blocks: Blocks) -> int:
-    """Replace the linear layers of a float16 graph in place.
+    Args:
+        model: float32, in evaluation mode.
+        search: None rounds every weight by itself.
 
     Returns:
-        The number of matrices replaced.
+        How they are stored, for `quantise_graph`.
 
     Raises:
         UsageError: blocks of this size do not fill a matrix.
     """
-    replaced = 0
-    head = _head(model.graph)
+    stored = StoredMatrices()
+    _quantise_ends(model, blocks, stored)
+    if search is not None and blocks.bits in _STORED:
+        quantise_layers(model, blocks.by_part(), blocks.size, search.texts, stored, search.progress)
+        return stored
+    for part, linear in linear_parts(model):
+        if (bits := blocks.by_part()[part]) in _STORED:
+            set_weight(linear, stored.add(quantise(_half(linear.weight), bits, blocks.size)))
+    return stored
+
+
+def quantise_graph(model: onnx_ir.Model, stored: StoredMatrices) -> int:
+    """Replace the matrices of a float16 graph in place by what they are stored as.
+
+    Args:
+        model: traced from the model that `quantise_model` gave its weights.
+
+    Returns:
+        The number of products and embeddings replaced.
+    """
+    replaced, matrices = 0, dict[int, onnx_ir.Value]()
     for node in list(model.graph):
         weight = linear_weight(node)
-        bits = blocks.head_bits if node is head else blocks.bits
+        rows = constant_matrix(node.inputs[0]) if weight is None and node.op_type == "Gather" else weight
         # What fuses the features of an EAGLE-3 head is float32, and the head knows it by its digest.
-        if weight is not None and weight.dtype == np.float16 and bits in _STORED:
-            _replace(model.graph, node, weight, bits, blocks.size)
+        matrix = None if rows is None else stored.find(rows)
+        if matrix is not None:
+            _replace(model.graph, node, matrix, matrices)
             replaced += 1
     drop_unused(model.graph)
     return replaced
 
 
-def quantise_model(model: PreTrainedModel, blocks: Blocks) -> None:
-    """Give a model the weights that its quantised graph has, where they are: what that graph has to compute."""
-    head = model.get_output_embeddings()
-    for module in model.modules():
-        bits = blocks.head_bits if module is head else blocks.bits
-        if isinstance(module, torch.nn.Linear) and bits in _STORED:
-            weight = module.weight.detach().to(torch.float16).numpy()
-            rounded = dequantise(*quantise(weight, bits, blocks.size), blocks.size)
-            # A new one: the embedding may be tied to the head, and keeps its rows.
-            module.weight = torch.nn.Parameter(torch.from_numpy(rounded).to(module.weight.dtype), requires_grad=False)
+def _quantise_ends(model: PreTrainedModel, blocks: Blocks, stored: StoredMatrices) -> None:
+    """The embedding and the output head; they stay tied only where both are stored alike."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    rows, columns, tied = _half(embedding.weight), _half(head.weight), head.weight is embedding.weight
+    if blocks.embedding_bits in _STORED:
+        set_weight(embedding, stored.add(quantise(rows, blocks.embedding_bits, blocks.size)))
+    if tied and blocks.head_bits == blocks.embedding_bits:
+        head.weight = embedding.weight
+    elif blocks.head_bits in _STORED:
+        set_weight(head, stored.add(quantise(columns, blocks.head_bits, blocks.size)))
 
 
-def _best(blocks: npt.NDArray[np.float32], bits: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
-    """Integers and scales of blocks [N, B, size], by least squared error."""
-    low, high = _RANGE[bits]
-    largest = np.abs(blocks).max(axis=2)
-    best_error = np.full(largest.shape, np.inf, np.float32)
-    best_scales = np.zeros(largest.shape, np.float16)
-    best_steps = np.zeros(blocks.shape, np.int8)
-    for divisor in _DIVISORS[bits]:
-        # A scale that float16 has none or few bits of would lose the block; zeros stay zeros with any scale.
-        scales = np.maximum(largest / divisor, _SMALLEST_SCALE).astype(np.float16)
-        wide = scales[..., None].astype(np.float32)
-        steps = np.clip(np.rint(blocks / wide), low, high)
-        error = np.square(steps * wide - blocks).sum(axis=2)
-        better = error < best_error
-        best_error = np.where(better, error, best_error)
-        best_scales = np.where(better, scales, best_scales)
-        best_steps = np.where(better[..., None], steps, best_steps).astype(np.int8)
-    return best_steps, best_scales
+def _half(weight: object) -> npt.NDArray[np.float16]:
+    return weight.detach().half().numpy()  # type: ignore[attr-defined,no-any-return]
 
 
-def _head(graph: onnx_ir.Graph) -> onnx_ir.Node | None:
-    """The product with the output head: the last linear layer before the logits."""
-    value: onnx_ir.Value | None = next(value for value in graph.outputs if value.name == "logits")
-    while value is not None and (node := value.producer()) is not None:
-        if linear_weight(node) is not None:
-            return node
-        value = node.inputs[0]
-    return None
+def _replace(
+    graph: onnx_ir.Graph, node: onnx_ir.Node, matrix: StoredMatrix, matrices: dict[int, onnx_ir.Value]
+) -> None:
+    made = [] if id(matrix) in matrices else [_dequantised(graph, matrix, f"matrix_{len(matrices)}")]
+    for dequantised in made:
+        matrices[id(matrix)] = dequantised.outputs[0]
+    weights = matrices[id(matrix)]
+    made += _rows_of(node, weights) if node.op_type == "Gather" else [_product(node, weights)]
+    onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], made, node.outputs, made[-1].outputs)
 
 
-def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, weight: npt.NDArray[np.floating], bits: int, size: int) -> None:
-    steps, scales = quantise(weight, bits, size)
-    right = node.inputs[1]
-    name = f"{right.name if right is not None else node.name}_int{bits}"
-    stored = np.ascontiguousarray(steps.T).astype(_STORED[bits])
+def _dequantised(graph: onnx_ir.Graph, matrix: StoredMatrix, name: str) -> onnx_ir.Node:
+    """float16 [K, N]: blocks run along the first axis."""
+    steps = np.ascontiguousarray(matrix.steps.T).astype(_STORED[matrix.bits])
     operands = [
-        initializer(graph, name, stored),
-        initializer(graph, f"{name}_scales", np.ascontiguousarray(scales.T)),
+        initializer(graph, f"{name}_int{matrix.bits}", steps),
+        initializer(graph, f"{name}_scales", np.ascontiguousarray(matrix.scales.T)),
     ]
-    matrix = onnx_ir.node("DequantizeLinear", operands, {"axis": 0, "block_size": size}, name=f"{node.name}_weights")
-    product = onnx_ir.node("MatMul", [node.inputs[0], matrix.outputs[0]], name=f"{node.name}_int{bits}")
-    onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [matrix, product], node.outputs, product.outputs)
+    return onnx_ir.node("DequantizeLinear", operands, {"axis": 0, "block_size": matrix.size}, name=name)
+
+
+def _product(node: onnx_ir.Node, weights: onnx_ir.Value) -> onnx_ir.Node:
+    return onnx_ir.node("MatMul", [node.inputs[0], weights], name=f"{node.name}_blocks")
+
+
+def _rows_of(node: onnx_ir.Node, weights: onnx_ir.Value) -> list[onnx_ir.Node]:
+    """Rows of [N, K] from [K, N]: its columns, with the axes in the order that the rows had."""
+    ids = node.inputs[1]
+    if ids is None or ids.shape is None:
+        raise RuntimeError(f"the exporter left the ids of {node.name!r} without a shape")
+    taken = onnx_ir.node("Gather", [weights, ids], {"axis": 1}, name=f"{node.name}_columns")
+    axes = [*range(1, ids.shape.rank() + 1), 0]
+    return [taken, onnx_ir.node("Transpose", taken.outputs, {"perm": axes}, name=f"{node.name}_rows")]

@@ -6,14 +6,18 @@ refused unopened: loading one runs whatever its maker put in.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.errors import UsageError
+from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family
 from starsd_export.gguf_source import GgufSource
 from starsd_export.safetensors_source import SafetensorsSource
@@ -78,6 +82,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
         source_fp=source.fingerprint(),
         load=lambda: _load(source, config, path),
     )
+
+
+def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """The tokenizer of a checkpoint, its chat template included."""
+    backend = tokenizers.Tokenizer.from_str(json.dumps(checkpoint.tokenizer))
+    rules = TextRules(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.add_bos)
+    return Tokenizer.of(backend, rules, checkpoint.chat_template)
 
 
 def _load(source: GgufSource | SafetensorsSource, config: PreTrainedConfig, path: Path) -> PreTrainedModel:

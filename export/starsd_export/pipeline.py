@@ -18,26 +18,31 @@ from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, writ
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
 from starsd_edge.bundles.integrity import hash_files, staged_directory
-from starsd_edge.bundles.manifest import GRAPH_REVISION, Fingerprints, Graph, Manifest, ModelShape, TextRules
+from starsd_edge.bundles.manifest import (
+    GRAPH_REVISION,
+    Fingerprints,
+    Graph,
+    Manifest,
+    ModelShape,
+    PerplexityChange,
+    TextRules,
+)
 from starsd_edge.errors import UsageError
+from starsd_edge.parity.passes import longest_paths, random_ids
 from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
-from starsd_export.parity import BOUNDS, GraphEngine, RunStock, check_parity
+from starsd_export.parity import BOUNDS, Stock, check_exactness, check_parity, observe
 from starsd_export.preflight import require_room
+from starsd_export.quantising.stored import StoredMatrices
+from starsd_export.quantising.storing import engine_perplexity, store_weights
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
+from starsd_export.recording import record
 from starsd_export.reference import run_stock
 from starsd_export.target_features import TargetFeatures, features_for, last_hidden
-from starsd_export.tensorrt_graph import (
-    PARITY_BOUND,
-    TENSORRT_WEIGHTS,
-    TensorrtOptions,
-    checkpoint_logits,
-    tensorrt_graph,
-    weights_note,
-)
+from starsd_export.tensorrt_graph import PARITY_BOUND, TENSORRT_WEIGHTS, TensorrtOptions, tensorrt_graph
 
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
@@ -75,6 +80,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         require_kind("--weights", self.weights, TENSORRT_WEIGHTS if self.tensorrt else WEIGHTS)
         require_kind("--kv", self.kv_dtype, ("float16",) if self.tensorrt else KV_DTYPES)
+        if self.tensorrt:
+            self.tensorrt.require_int4(self.weights)
 
 
 def require_kind(option: str, value: str, known: Sequence[str]) -> None:
@@ -98,7 +105,8 @@ def export_bundle(
     Args:
         source: a GGUF file or a safetensors directory.
         destination: directory of the bundle; an existing bundle is replaced whole, once the new one is checked.
-        progress: called with each of `STEPS` as it begins.
+        progress: called with each of `STEPS` as it begins, and between the second and the third with what is done to
+            weights for TensorRT.
 
     Raises:
         UsageError: the checkpoint cannot be used, or the destination holds something else than a bundle.
@@ -114,22 +122,33 @@ def export_bundle(
     with staged_directory(destination) as staging:
         progress(STEPS[1])
         model = checkpoint.load()
-        progress(STEPS[2])
-        prompts = _prompts(checkpoint)
         manifest = describe(checkpoint, model, options, features)
-        graph, notes = _graph(model, manifest, options, features, prompts)
+        run = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
+        original = Stock(run)
+        if options.tensorrt is not None:  # whose graph changes the model's weights
+            original.read(longest_paths(random_ids(manifest.model.vocab_size)))
+        stored, perplexity = _store(checkpoint, model, options, progress)
+        progress(STEPS[2])
+        graph = _graph(model, manifest, options, features, stored)
         progress(STEPS[3])
         onnx_ir.save(graph, staging / GRAPH_NAME, external_data=WEIGHTS_NAME)
         del graph
         _write_text(staging, checkpoint)
         progress(STEPS[4])
         engine = open_graph(staging / GRAPH_NAME, manifest)
-        stock = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
-        parity = _check_parity(engine, stock, options)
-        ranges = activation_ranges(model, prompts, features.fused)
+        observations = observe(engine)
+        if options.tensorrt is None:
+            parity = check_parity(observations, original, BOUNDS[options.weights, options.kv_dtype])
+            check_exactness(engine)
+        else:  # what ONNX Runtime's bits do on this machine says nothing of a GPU's
+            parity = check_parity(observations, Stock(run), PARITY_BOUND)
+        record(staging, manifest, engine, observations, original)
+        ranges = activation_ranges(model, _prompts(checkpoint), features.fused)
+        if options.tensorrt is None and options.weights == "int8":
+            perplexity = engine_perplexity(checkpoint, model, engine)
         progress(STEPS[5])
-        notes = [*checkpoint.limits.notes, *filter(None, [features.note]), *range_notes(ranges), *notes]
-        findings = {"parity": parity, "fp16_range": ranges, "notes": notes}
+        notes = [*checkpoint.limits.notes, *filter(None, [features.note]), *range_notes(ranges)]
+        findings = {"parity": parity, "fp16_range": ranges, "perplexity": perplexity, "notes": notes}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
 
@@ -202,30 +221,31 @@ def _features(checkpoint: Checkpoint, options: ExportOptions) -> TargetFeatures:
     return features_for(options.features_for, checkpoint.config)
 
 
+def _store(
+    checkpoint: Checkpoint, model: PreTrainedModel, options: ExportOptions, progress: Callable[[str], None]
+) -> tuple[StoredMatrices | None, dict[str, PerplexityChange]]:
+    """Give the model the weights of a graph for TensorRT; how they are stored, and what that changed."""
+    blocks = options.tensorrt.blocks(options.weights) if options.tensorrt else None
+    if options.tensorrt is None or blocks is None:
+        return None, {}
+    rules = options.tensorrt.writing if options.tensorrt.calibration == "own-text" else None
+    return store_weights(checkpoint, model, blocks, rules, progress)
+
+
 def _graph(
     model: PreTrainedModel,
     manifest: Manifest,
     options: ExportOptions,
     features: TargetFeatures,
-    prompts: Sequence[Sequence[int]],
-) -> tuple[onnx_ir.Model, list[str]]:
-    """The graph, and what there is to say about its weights. The model gets the weights of a graph for TensorRT."""
+    stored: StoredMatrices | None,
+) -> onnx_ir.Model:
     if options.tensorrt is None:
         graph = trace(model, options.kv_dtype, features.fused)
         if options.weights == "int8":
             quantise_weights(graph)
-        return graph, []
-    before = checkpoint_logits(model, prompts)
+        return graph
     capacity = manifest.graph.tensorrt.capacity if manifest.graph.tensorrt else 0
-    graph = tensorrt_graph(model, options.weights, options.tensorrt, capacity, features.fused)
-    return graph, [weights_note(before, checkpoint_logits(model, prompts))]
-
-
-def _check_parity(engine: GraphEngine, stock: RunStock, options: ExportOptions) -> dict[str, float]:
-    if options.tensorrt is None:
-        return check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
-    # What ONNX Runtime's bits do on this machine says nothing of a GPU's.
-    return check_parity(engine, stock, PARITY_BOUND, bitwise=False)
+    return tensorrt_graph(model, options.weights, options.tensorrt, capacity, features.fused, stored)
 
 
 def _prompts(checkpoint: Checkpoint) -> list[list[int]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir
 from onnxscript import version_converter
 from transformers import PreTrainedModel
@@ -13,22 +11,27 @@ from transformers import PreTrainedModel
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.torch_features import FusedStates
-from starsd_export.blocks import BITS, BLOCK_SIZES, Blocks, quantise_graph, quantise_model
+from starsd_export.blocks import BITS, Blocks, quantise_graph
 from starsd_export.families import SHORTEST_CONTEXT
 from starsd_export.graph import OPSET
 from starsd_export.half_graph import trace_half
 from starsd_export.inplace_graph import INPLACE_OPSET, trace_inplace
 from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorSet, require_operators
-from starsd_export.reference import run_stock
+from starsd_export.quantising.channel_scales import PARTS
+from starsd_export.quantising.own_text import WritingRules
+from starsd_export.quantising.stored import BLOCK_SIZES, StoredMatrices
 from starsd_export.top_two import add_top_two
 
 TENSORRT_WEIGHTS = ("fp16", *BITS)
 HEADS = ("fp16", *BITS)
+EMBEDDINGS = ("fp16", "int8")
+CALIBRATIONS = ("none", "own-text")
 KV_STRATEGIES = ("append", "inplace")
 BLOCKED_OPSET = 21
 PARITY_BOUND = 0.02
 """Of `check_parity`, against the model with the very weights that the graph holds: float16 itself (seen: 6e-3)."""
-_NOTE_TOKENS = 64
+_WIDE = ("v", "o", "down")
+"""Parts of a layer whose int4 costs most for their size, as seen with the default model."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,10 @@ class TensorrtOptions:
     Attributes:
         block: inputs that share a scale, where weights are int8 or int4.
         head: weights of the output head.
+        embedding: weights of the embedding.
+        wide: parts of the layers, of `PARTS`, that are int8 where the others are int4.
+        calibration: what scales of int4 are searched on: "none", or "own-text" that the model writes.
+        writing: how it writes that.
         kv_strategy: "append", or "inplace" with caches of a fixed size.
         context: committed tokens that fixed caches hold beside a tree; None takes all that the model allows.
 
@@ -45,10 +52,25 @@ class TensorrtOptions:
         UsageError: no such kind.
     """
 
-    block: int = 64
+    block: int = 32
     head: str = "fp16"
     kv_strategy: str = "append"
     context: int | None = None
+    embedding: str = "fp16"
+    wide: tuple[str, ...] = ()
+    calibration: str = "none"
+    writing: WritingRules = field(default_factory=WritingRules)
+
+    @classmethod
+    def usual(cls, weights: str) -> TensorrtOptions:
+        """What weights of this kind are stored with unless a user says otherwise.
+
+        int4 is kept where it pays: for a small model the embedding and the head are as large as all of its layers in
+        int4, and int8 does them no harm.
+        """
+        if weights != "int4":
+            return cls()
+        return cls(head="int8", embedding="int8", wide=_WIDE, calibration="own-text")
 
     def __post_init__(self) -> None:
         if self.kv_strategy not in KV_STRATEGIES:
@@ -58,11 +80,32 @@ class TensorrtOptions:
             raise UsageError(f"no such blocks: --block is {' or '.join(map(str, BLOCK_SIZES))}, not {self.block}")
         if self.head not in HEADS:
             raise UsageError(f"no such output head: --head-weights is {' or '.join(HEADS)}, not {self.head!r}")
+        if self.embedding not in EMBEDDINGS:
+            kinds = " or ".join(EMBEDDINGS)
+            raise UsageError(f"no such embedding: --embedding-weights is {kinds}, not {self.embedding!r}")
+        if unknown := [part for part in self.wide if part not in PARTS]:
+            kinds = ",".join(PARTS)
+            raise UsageError(f"no such part of a layer: --keep-int8 is none, or some of {kinds}, not {unknown[0]!r}")
+        if self.calibration not in CALIBRATIONS:
+            kinds = " or ".join(CALIBRATIONS)
+            raise UsageError(f"no such calibration: --calibration is {kinds}, not {self.calibration!r}")
 
     def blocks(self, weights: str) -> Blocks | None:
         """How the layers and the head are stored; None where all is float16."""
-        bits, head_bits = (BITS.get(kind, 16) for kind in (weights, self.head))
-        return None if bits == head_bits == 16 else Blocks(bits, self.block, head_bits)
+        bits, head, embedding = (BITS.get(kind, 16) for kind in (weights, self.head, self.embedding))
+        if bits == head == embedding == 16:
+            return None
+        return Blocks(bits, self.block, head, embedding, frozenset(self.wide))
+
+    def require_int4(self, weights: str) -> None:
+        """Check that what is for int4 alone is asked for with int4.
+
+        Raises:
+            UsageError: it is not.
+        """
+        for option, value in (("--keep-int8", self.wide), ("--calibration own-text", self.calibration != "none")):
+            if value and weights != "int4":
+                raise UsageError(f"{option} is for --weights int4: leave it away")
 
     def max_context(self, limit: int) -> int:
         """Committed tokens of a sequence, of a model that allows `limit`.
@@ -84,6 +127,9 @@ class TensorrtOptions:
             head=self.head,  # type: ignore[arg-type]
             block=blocks.size if blocks else 0,
             capacity=capacity,
+            embedding=self.embedding,  # type: ignore[arg-type]
+            wide=list(self.wide),
+            calibration=self.calibration,  # type: ignore[arg-type]
         )
 
     def opset(self, weights: str) -> int:
@@ -105,44 +151,27 @@ def tensorrt_graph(
     options: TensorrtOptions,
     capacity: int = 0,
     fused: FusedStates | None = None,
+    stored: StoredMatrices | None = None,
 ) -> onnx_ir.Model:
     """The graph, held to the operators that its TensorRT takes.
 
     Args:
-        model: float32, in evaluation mode; it gets the weights that the graph has.
+        model: float32, in evaluation mode; its weights are rounded to float16 where they are.
         weights: one of `TENSORRT_WEIGHTS`.
         capacity: rows of every cache of an `inplace` graph.
         fused: what makes its features; None gives the hidden state after the final norm.
+        stored: how the model's weights are stored in blocks, if they are.
 
     Raises:
-        UsageError: the blocks do not fill a matrix.
         OperatorError: an operator or an opset that TensorRT does not take.
     """
-    blocks = options.blocks(weights)
     if options.kv_strategy == "inplace":
         graph = trace_inplace(model, capacity, fused)
     else:
         graph = trace_half(model, fused=fused)
         version_converter.convert_version(graph, options.opset(weights), fallback=False)
-    if blocks is not None:
-        quantise_graph(graph, blocks)
-        quantise_model(model, blocks)
+    if stored is not None:
+        quantise_graph(graph, stored)
     add_top_two(graph)
     require_operators(graph, options.operators(weights))
     return graph
-
-
-def checkpoint_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """What the model says to a few prompts."""
-    return [run_stock(model, ids[:_NOTE_TOKENS], kv_dtype="float16").logits for ids in prompts]
-
-
-def weights_note(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> str:
-    """One line about what storing the weights has changed, from `checkpoint_logits` before and after."""
-    wanted, found = (np.concatenate(logits).astype(np.float64) for logits in (before, after))
-    changed = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
-    same = np.mean(found.argmax(axis=1) == wanted.argmax(axis=1))
-    return (
-        f"the weights as they are stored change the logits by {changed:.1%} (root mean square) and leave the likeliest "
-        f"token the same at {same:.0%} of {len(wanted)} places of the sample prompts"
-    )

@@ -5,6 +5,7 @@ A bundle is a directory:
     manifest.json       this schema
     model.onnx          graph, with its weights beside it in model.onnx.data
     tokenizer.json      for the `tokenizers` library
+    golden.npz          what the graph gave when it was exported; bundles of earlier versions have none
     chat_template.jinja optional
 """
 
@@ -53,9 +54,7 @@ class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a graph for TensorRT stores what `Graph.weights`, which is about the layers, does not say. The embedding is
-    float16.
-    """
+    """How a graph for TensorRT stores what `Graph.weights`, which is about the layers, does not say."""
 
     head: Literal["fp16", "int8", "int4"]
     """Weights of the output head."""
@@ -63,6 +62,12 @@ class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs of a matrix that share a scale; 0 where all weights are float16."""
     capacity: int = 0
     """Rows of every cache of an `inplace` graph: the context and a tree on top of it; 0 for `append`."""
+    embedding: Literal["fp16", "int8"] = "fp16"
+    """Weights of the embedding; one matrix with the output head where a model ties them and both are stored alike."""
+    wide: list[str] = []
+    """"int4": parts of the layers that are int8 all the same."""
+    calibration: Literal["none", "own-text"] = "none"
+    """"int4": what scales were searched on."""
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +99,19 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def weights_file(self) -> str:
         """Where the graph looks for its weights."""
         return f"{self.file}.data"
+
+
+class PerplexityChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What storing the weights has done to the perplexity on one kind of text."""
+
+    before: float
+    """Of the checkpoint."""
+    after: float
+    tokens: Positive
+    """Predicted for either figure."""
+
+    def __str__(self) -> str:
+        return f"{self.before:.2f} -> {self.after:.2f} ({self.after / self.before - 1:+.1%})"
 
 
 class TextRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,5 +146,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Largest activation by layer over the exporter's sample prompts; None where one was not finite. float16 ends at
     65504.
     """
+    perplexity: dict[str, PerplexityChange] = {}
+    """What int8 and int4 weights changed, by kind of text; the text was not used to find them."""
     notes: list[str] = []
     """One line for each thing about this bundle that a user who knows the checkpoint would not expect."""

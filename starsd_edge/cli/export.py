@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from starsd_export.tensorrt_graph import TensorrtOptions
 
 
+_FOR_TENSORRT = ("block", "head_weights", "embedding_weights", "keep_int8", "calibration", "kv_strategy")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportCommandOptions:
     """The options of the command."""
@@ -45,7 +48,7 @@ class ExportCommandOptions:
     ] = None
     block: Annotated[
         int, typer.Option(help="For tensorrt: weights in a row that share a scale in int8 and int4: 32, 64 or 128.")
-    ] = 64
+    ] = 32
     kv_strategy: Annotated[
         str,
         typer.Option(
@@ -53,8 +56,36 @@ class ExportCommandOptions:
         ),
     ] = "append"
     head_weights: Annotated[
-        str, typer.Option(help="For tensorrt: weights of the output head, fp16, int8 or int4. The embedding is fp16.")
-    ] = "fp16"
+        str | None,
+        typer.Option(
+            help="For tensorrt: weights of the output head, fp16, int8 or int4. Default: int8 with int4, else fp16.",
+            show_default=False,
+        ),
+    ] = None
+    embedding_weights: Annotated[
+        str | None,
+        typer.Option(
+            help="For tensorrt: weights of the embedding, fp16 or int8. Default: int8 with int4, else fp16.",
+            show_default=False,
+        ),
+    ] = None
+    keep_int8: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PARTS",
+            help="For tensorrt and int4: parts of the layers that are int8 all the same, none or some of "
+            "q,k,v,o,gate,up,down. Default: v,o,down.",
+            show_default=False,
+        ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            help="For tensorrt and int4: none, or own-text to search scales on text that the model writes. Default: "
+            "own-text.",
+            show_default=False,
+        ),
+    ] = None
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
     draft_head: Annotated[
         str | None,
@@ -185,6 +216,8 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
     bitwise = "" if kind.tensorrt else ", chains bit for bit"
     typer.echo(f"parity with transformers: within {worst:.1e}{bitwise}")
+    for text, change in bundle.manifest.perplexity.items():
+        typer.echo(f"perplexity on {text} {change}")
     for note in bundle.manifest.notes:
         typer.echo(f"note: {note}", err=True)
 
@@ -199,11 +232,11 @@ def _bundle_kind(options: ExportCommandOptions, weights: str) -> ExportOptions:
     from starsd_export.pipeline import ExportOptions
 
     return ExportOptions(
-        weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options), features_for=options.features_for
+        weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options, weights), features_for=options.features_for
     )
 
 
-def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
+def _tensorrt(options: ExportCommandOptions, weights: str) -> TensorrtOptions | None:
     from starsd_export.pipeline import require_kind
     from starsd_export.tensorrt_graph import TensorrtOptions
 
@@ -211,19 +244,40 @@ def _tensorrt(options: ExportCommandOptions) -> TensorrtOptions | None:
     if options.runtime == "tensorrt":
         if options.draft_head is not None:
             raise UsageError("draft heads run on ONNX Runtime: leave --runtime tensorrt away")
-        return TensorrtOptions(options.block, options.head_weights, options.kv_strategy, options.context)
-    defaults = (ExportCommandOptions.block, ExportCommandOptions.head_weights, ExportCommandOptions.kv_strategy)
-    if (options.block, options.head_weights, options.kv_strategy) != defaults:
-        raise UsageError("--block, --head-weights and --kv-strategy are for --runtime tensorrt")
+        usual = TensorrtOptions.usual(weights)
+        return TensorrtOptions(
+            options.block,
+            options.head_weights or usual.head,
+            options.kv_strategy,
+            options.context,
+            options.embedding_weights or usual.embedding,
+            usual.wide if options.keep_int8 is None else _parts(options.keep_int8),
+            options.calibration or usual.calibration,
+        )
+    given = [name for name in _FOR_TENSORRT if getattr(options, name) != getattr(ExportCommandOptions, name)]
+    if given:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{names} {'is' if len(given) == 1 else 'are'} for --runtime tensorrt")
     return None
+
+
+def _parts(listed: str) -> tuple[str, ...]:
+    return () if listed == "none" else tuple(part.strip() for part in listed.split(","))
 
 
 def _kind_name(kind: ExportOptions) -> str:
     """The end of a bundle's name."""
     if kind.tensorrt is not None:
+        usual = type(kind.tensorrt).usual(kind.weights)
         parts = ["tensorrt", kind.weights]
-        if kind.tensorrt.head != "fp16":
+        if kind.tensorrt.head != usual.head:
             parts.append(f"head-{kind.tensorrt.head}")
+        if kind.tensorrt.embedding != usual.embedding:
+            parts.append(f"embedding-{kind.tensorrt.embedding}")
+        if set(kind.tensorrt.wide) != set(usual.wide):
+            parts.append(f"int8-{'-'.join(kind.tensorrt.wide) or 'none'}")
+        if kind.tensorrt.calibration != usual.calibration:
+            parts.append(f"calibration-{kind.tensorrt.calibration}")
         if kind.tensorrt.block != ExportCommandOptions.block:
             parts.append(f"block-{kind.tensorrt.block}")
         if kind.tensorrt.kv_strategy == "inplace":

@@ -58,7 +58,17 @@ def _bundle_at(name: str) -> Path | None:
 
 
 def _require_no_kind(options: ExportCommandOptions) -> None:
-    kinds = ("weights", "block", "head_weights", "kv_strategy", "kv", "features_for")
+    kinds = (
+        "weights",
+        "block",
+        "head_weights",
+        "embedding_weights",
+        "keep_int8",
+        "calibration",
+        "kv_strategy",
+        "kv",
+        "features_for",
+    )
     given = [name for name in kinds if getattr(options, name) != getattr(type(options), name)]
     if given:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)

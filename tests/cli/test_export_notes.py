@@ -30,6 +30,28 @@ def test_a_shorter_context_is_said_once_and_kept_in_the_manifest(cli: CommandLin
     assert notes == [f"note: {note}" for note in manifest.notes]
 
 
+def test_what_stored_weights_do_to_the_perplexity_is_printed(cli: CommandLine, cache: Path, tmp_path: Path) -> None:
+    from tests.support.tiny_families import write_family
+
+    checkpoint = write_family(tmp_path / "tiny", model_type="llama", num_hidden_layers=1)
+    ended = cli("export", checkpoint, "--runtime", "tensorrt", "--weights", "int8")
+    assert ended.code == 0, ended.err
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("perplexity ")]
+    change = load_bundle(cache / "bundles" / "tiny-tensorrt-int8").manifest.perplexity["held-out text"]
+    assert line == f"perplexity on held-out text {change}"
+    assert " -> " in line
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_for_int4_alone_or_tensorrt_alone_is_refused_elsewhere(cli: CommandLine, tmp_path: Path) -> None:
+    line = cli.refused("export", tmp_path, "--runtime", "tensorrt", "--weights", "int8", "--calibration", "own-text")
+    assert "--calibration own-text is for --weights int4: leave it away" in line
+    line = cli.refused("export", tmp_path, "--weights", "int8", "--keep-int8", "none", "--calibration", "none")
+    assert "--keep-int8 and --calibration are for --runtime tensorrt" in line
+    line = cli.refused("export", tmp_path, "--runtime", "tensorrt", "--weights", "int4", "--keep-int8", "v,norm")
+    assert "--keep-int8 is none, or some of q,k,v,o,gate,up,down, not 'norm'" in line
+
+
 def test_the_bundle_of_an_eagle_3_head_says_what_it_reads_and_how_its_targets_are_made(
     cli: CommandLine, cache: Path, tiny_eagle3: TinyEagle3
 ) -> None:

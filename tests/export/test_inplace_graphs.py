@@ -60,6 +60,7 @@ def test_a_bundle_says_how_large_its_caches_are_and_passed_its_parity_gate(bundl
     assert manifest.model.max_context == CONTEXT
     assert set(manifest.parity) >= {"prefill", "chunked prefill", "one token", "one token on nothing", "tree"}
     assert 0 < max(manifest.parity.values()) < PARITY_BOUND
+    assert set(manifest.fp16_range) >= {"embed_tokens", "layers.0", "norm", "lm_head"}
 
 
 def test_the_graph_keeps_its_contract(bundle: Bundle) -> None:

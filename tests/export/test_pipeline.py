@@ -53,14 +53,16 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
     assert (manifest.graph.kv_dtype, manifest.graph.weights) == ("float16", "fp32")
     assert manifest.graph.revision == GRAPH_REVISION
     assert manifest.text.eos_ids == [1]
-    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json"}
+    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json", "golden.npz"}
     assert set(manifest.parity) == {
         "prefill",
         "chunked prefill",
+        "long chunk",
         "one token on nothing",
         "one token",
         "chain",
         "tree",
+        "after a branch",
     }
     assert str(tmp_path) not in (bundle.path / "manifest.json").read_text()
 
@@ -129,6 +131,8 @@ def test_int8_is_near_and_smaller(checkpoint: Path, tmp_path: Path) -> None:
     sizes = [(tmp_path / kind / "model.onnx.data").stat().st_size for kind in ("fp32", "int8")]
     assert sizes[1] < 0.75 * sizes[0]
     assert not bundle.manifest.graph.exact_trees
+    assert bundle.manifest.perplexity["held-out text"].tokens > 1000
+    assert load_bundle(tmp_path / "fp32").manifest.perplexity == {}
 
 
 def test_gguf_and_safetensors_of_one_model_give_the_same_logits_and_tokenizer(checkpoint: Path, tmp_path: Path) -> None:

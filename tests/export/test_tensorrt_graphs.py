@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,6 @@ import onnx
 import pytest
 import torch
 
-import starsd_export.blocks as blocks
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.engine_manifest import (
     EngineHost,
@@ -25,6 +27,8 @@ from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS, graph_inputs, graph_out
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
+from starsd_export.quantising.own_text import WritingRules
+from starsd_export.quantising.stored import StoredMatrices, StoredMatrix
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
 from starsd_jetson.tensorrt.agreement import require_agreement
 from tests.support.public_heads import write_head
@@ -38,13 +42,24 @@ ONE_LAYER = {"num_hidden_layers": 1}
 KINDS = {
     "fp16": ("llama", {}, ExportOptions("fp16", tensorrt=TensorrtOptions())),
     "int8": ("llama", ONE_LAYER, ExportOptions("int8", tensorrt=TensorrtOptions(block=32, head="int4"))),
-    "int4": ("qwen3-biases", ONE_LAYER, ExportOptions("int4", tensorrt=TensorrtOptions(block=32))),
+    "int4": ("qwen3-biases", ONE_LAYER, ExportOptions("int4", tensorrt=TensorrtOptions())),
+    "searched": (
+        "llama",
+        ONE_LAYER,
+        ExportOptions("int4", tensorrt=replace(TensorrtOptions.usual("int4"), writing=WritingRules(6, 2, 24))),
+    ),
 }
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bundle]]:
     place = tmp_path_factory.mktemp("tensorrt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STARSD_CACHE", str(place / "cache"))  # where the text of the searched one is kept
+        yield made_bundles(place)
+
+
+def made_bundles(place: Path) -> dict[str, Bundle]:
     made = {}
     for name, (family, changes, options) in KINDS.items():
         checkpoint = write_family(place / f"checkpoint-{name}", **VARIANTS[family], **changes)
@@ -76,15 +91,19 @@ def test_a_bundle_says_how_its_weights_are_stored_and_passed_its_parity_gate(
     bundles: dict[str, Bundle], kind: str
 ) -> None:
     manifest = bundles[kind].manifest
-    assert manifest.graph.weights == kind
+    assert manifest.graph.weights == ("int4" if kind == "searched" else kind)
     assert manifest.graph.kv_dtype == "float16"
     assert manifest.graph.tensorrt is not None
-    assert manifest.graph.tensorrt.head == ("int4" if kind == "int8" else "fp16")
+    heads = {"fp16": "fp16", "int8": "int4", "int4": "fp16", "searched": "int8"}
+    assert manifest.graph.tensorrt.head == heads[kind]
+    assert manifest.graph.tensorrt.embedding == ("int8" if kind == "searched" else "fp16")
+    assert manifest.graph.tensorrt.wide == (["v", "o", "down"] if kind == "searched" else [])
+    assert manifest.graph.tensorrt.calibration == ("own-text" if kind == "searched" else "none")
     assert manifest.graph.tensorrt.block == (0 if kind == "fp16" else 32)
     assert set(manifest.parity) >= {"prefill", "chunked prefill", "one token", "one token on nothing", "tree"}
     assert 0 < max(manifest.parity.values()) < PARITY_BOUND
-    assert manifest.fp16_range
-    assert [note for note in manifest.notes if "the weights as they are stored change the logits by" in note]
+    assert set(manifest.fp16_range) >= {"embed_tokens", "layers.0", "norm", "lm_head"}
+    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json", "golden.npz"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,8 +121,14 @@ def test_matrices_are_float16_and_what_needs_it_is_float32(bundles: dict[str, Bu
     assert len(rotations) > 4
     assert {types[name] for name in rotations} == {SINGLE}
     assert {entry.domain: entry.version for entry in model.opset_import}[""] == (18 if kind == "fp16" else 21)
-    large = {tensor.data_type for tensor in model.graph.initializer if np.prod(tensor.dims) > 512}
-    expected = {"fp16": {HALF}, "int8": {HALF, STORED["int8"], STORED["int4"]}, "int4": {HALF, STORED["int4"]}}
+    matrices = [tensor for tensor in model.graph.initializer if not tensor.name.endswith("_scales")]
+    large = {tensor.data_type for tensor in matrices if np.prod(tensor.dims) > 512}
+    expected = {
+        "fp16": {HALF},
+        "int8": {HALF, STORED["int8"], STORED["int4"]},
+        "int4": {HALF, STORED["int4"]},
+        "searched": {STORED["int8"], STORED["int4"]},  # no large matrix is left in float16
+    }
     assert large == expected[kind]
 
 
@@ -127,6 +152,36 @@ def test_a_tied_head_in_blocks_leaves_the_embedding_its_rows(bundles: dict[str, 
     assert kinds == {(vocab, 64): HALF, (64, vocab): STORED["int4"]}
 
 
+def test_a_tied_head_and_embedding_in_int8_are_one_matrix(bundles: dict[str, Bundle]) -> None:
+    model = onnx.load(bundles["searched"].path / "model.onnx")
+    vocab = bundles["searched"].manifest.model.vocab_size
+    shapes = [(tuple(t.dims), t.data_type) for t in model.graph.initializer if vocab in t.dims]
+    assert sorted(shapes) == [((2, vocab), HALF), ((64, vocab), STORED["int8"])]  # scales, and integers
+
+
+def test_an_untied_embedding_in_int8_is_a_matrix_of_its_own(tmp_path: Path) -> None:
+    checkpoint = write_family(tmp_path / "tiny", **VARIANTS["llama"], **ONE_LAYER | {"tie_word_embeddings": False})
+    options = TensorrtOptions(embedding="int8", kv_strategy="inplace", context=160)
+    bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions("fp16", tensorrt=options))
+    model = onnx.load(bundle.path / "model.onnx")
+    vocab = bundle.manifest.model.vocab_size
+    large = sorted((tuple(t.dims), t.data_type) for t in model.graph.initializer if {vocab, 64} == set(t.dims))
+    assert large in (
+        [((64, vocab), STORED["int8"]), ((vocab, 64), HALF)],
+        [((64, vocab), STORED["int8"]), ((64, vocab), HALF)],
+    )
+
+
+def test_the_change_of_perplexity_is_kept_by_kind_of_text(bundles: dict[str, Bundle]) -> None:
+    kinds = {name: set(bundle.manifest.perplexity) for name, bundle in bundles.items()}
+    held_out = {"held-out text"}
+    assert kinds == {"fp16": set(), "int8": held_out, "int4": held_out, "searched": {"held-out text", "its own text"}}
+    change = bundles["searched"].manifest.perplexity["its own text"]
+    assert change.tokens == 2 * 23  # those that the search did not see
+    assert 1 < change.before < change.after  # a model that drew its own text is surest of it
+    assert re.fullmatch(r"\d+\.\d\d -> \d+\.\d\d \(\+\d+\.\d%\)", str(change))
+
+
 def test_the_features_of_an_eagle_3_head_are_given_and_what_fuses_them_stays_float32(tmp_path: Path) -> None:
     target = write_safetensors(tmp_path / "target", num_hidden_layers=LAYERS)
     tensors = {"d2t": torch.zeros(GUESSES, dtype=torch.int64), **random_tensors()}
@@ -141,18 +196,13 @@ def test_the_features_of_an_eagle_3_head_are_given_and_what_fuses_them_stays_flo
 def test_the_parity_gate_holds_a_quantised_graph_to_its_own_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faithful = blocks.quantise
+    faithful = StoredMatrices.find
 
-    def shifted(weight: np.ndarray, bits: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-        steps, scales = faithful(weight, bits, size)
-        return steps, np.roll(scales, 1, axis=0)
+    def shifted(stored: StoredMatrices, weight: np.ndarray) -> StoredMatrix | None:  # what the graph is made of
+        matrix = faithful(stored, weight)
+        return None if matrix is None else replace(matrix, scales=np.roll(matrix.scales, 1, axis=0))
 
-    def only_in_the_graph(graph: object, kind: object) -> int:
-        with monkeypatch.context() as patch:
-            patch.setattr(blocks, "quantise", shifted)
-            return blocks.quantise_graph(graph, kind)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("starsd_export.tensorrt_graph.quantise_graph", only_in_the_graph)
+    monkeypatch.setattr(StoredMatrices, "find", shifted)
     checkpoint = write_family(tmp_path / "tiny", **VARIANTS["llama"], **ONE_LAYER)
     with pytest.raises(ParityError, match="differs from transformers"):
         export_bundle(checkpoint, tmp_path / "bundle", KINDS["int8"][2])
@@ -171,7 +221,7 @@ def test_a_chain_and_one_token_steps_choose_the_same_tokens(bundles: dict[str, B
     assert alone == together.tolist()
 
 
-@pytest.mark.parametrize(("kind", "sm"), [("fp16", "sm86"), ("int8", "sm89"), ("int4", "sm120")])
+@pytest.mark.parametrize(("kind", "sm"), [("fp16", "sm86"), ("int8", "sm89"), ("searched", "sm120")])
 def test_an_engine_is_built_without_a_gpu_and_fits_its_bundle(
     bundles: dict[str, Bundle], tmp_path: Path, kind: str, sm: str
 ) -> None:
@@ -204,3 +254,13 @@ def test_kinds_that_there_are_not_are_refused() -> None:
         TensorrtOptions(block=48)
     with pytest.raises(UsageError, match="--head-weights is fp16 or int8 or int4, not 'fp8'"):
         TensorrtOptions(head="fp8")
+    with pytest.raises(UsageError, match="--embedding-weights is fp16 or int8, not 'int4'"):
+        TensorrtOptions(embedding="int4")
+    with pytest.raises(UsageError, match="--keep-int8 is none, or some of q,k,v,o,gate,up,down, not 'lm_head'"):
+        TensorrtOptions(wide=("v", "lm_head"))
+    with pytest.raises(UsageError, match="--calibration is none or own-text, not 'pile'"):
+        TensorrtOptions(calibration="pile")
+    with pytest.raises(UsageError, match="--calibration own-text is for --weights int4: leave it away"):
+        ExportOptions("int8", tensorrt=TensorrtOptions(calibration="own-text"))
+    with pytest.raises(UsageError, match="--keep-int8 is for --weights int4: leave it away"):
+        ExportOptions("fp16", tensorrt=TensorrtOptions(wide=("v",)))

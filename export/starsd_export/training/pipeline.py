@@ -12,21 +12,19 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-import tokenizers
 import torch
 from transformers import PreTrainedModel
 
 from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bundles.fingerprints import feature_fingerprint
 from starsd_edge.bundles.integrity import staged_directory
-from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.spec import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_edge.runtime.torch_model import head_width
 from starsd_edge.text.frame import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_export.checkpoint import Checkpoint
+from starsd_export.checkpoint import Checkpoint, checkpoint_tokenizer
 from starsd_export.draft_heads.fitting import find_head
 from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, is_trained_head, write_trained
 from starsd_export.reference import STOCK_ATTENTION
@@ -142,13 +140,6 @@ def head_spec(model: PreTrainedModel, draft_vocabulary: int) -> HeadSpec:
         rope_theta=float(config.rope_parameters["rope_theta"]),
         max_positions=_MAX_POSITIONS,
     )
-
-
-def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """The tokenizer of a checkpoint, its chat template included."""
-    backend = tokenizers.Tokenizer.from_str(json.dumps(checkpoint.tokenizer))
-    rules = TextRules(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.add_bos)
-    return Tokenizer.of(backend, rules, checkpoint.chat_template)
 
 
 def _require_replaceable(output: Path) -> None:

@@ -1,0 +1,102 @@
+"""A scale for every input of a matrix, folded into what gives that input (AWQ: Lin et al., 2023, section 3.2).
+
+Rounding errors count by how large the input is that they are multiplied with. Weights of large inputs are made larger
+before rounding, and the inputs as much smaller where they come from: in a norm's weights, or in the rows of the matrix
+before. The product stays what it was. How far to go is one exponent for each group of matrices, found by trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from starsd_export.quantising.stored import quantise
+
+PARTS = ("q", "k", "v", "o", "gate", "up", "down")
+"""The linear layers of a layer."""
+_EXPONENTS = tuple(step / 8 for step in range(8))
+_ROWS_TRIED = 256
+"""Of each matrix, spread over it: enough to tell exponents apart."""
+
+
+@dataclass(frozen=True)
+class InputGroup:
+    """Linear layers that read the same input.
+
+    Attributes:
+        linears: by the name of their part, one of `PARTS`.
+        source: a norm with a weight per channel, or the matrix whose rows are the channels; None where the channels
+            are mixed on the way.
+    """
+
+    linears: Mapping[str, torch.nn.Linear]
+    source: torch.nn.Module | None
+
+    @property
+    def reader(self) -> torch.nn.Linear:
+        """Any of them."""
+        return next(iter(self.linears.values()))
+
+    def fold(self, scales: torch.Tensor) -> None:
+        """Multiply the inputs' weights by `scales` [K], and divide where the inputs come from."""
+        for linear in self.linears.values():
+            _set(linear, "weight", linear.weight * scales)
+        if isinstance(self.source, torch.nn.Linear):
+            _set(self.source, "weight", self.source.weight / scales[:, None])
+            if self.source.bias is not None:
+                _set(self.source, "bias", self.source.bias / scales)
+        elif self.source is not None:
+            _set(self.source, "weight", self.source.weight / scales)
+
+
+def input_groups(layer: torch.nn.Module) -> list[InputGroup]:
+    """The four groups of a layer; all families that are exported have these."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return [
+        InputGroup({"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}, layer.input_layernorm),
+        InputGroup({"o": attention.o_proj}, None),
+        InputGroup({"gate": mlp.gate_proj, "up": mlp.up_proj}, layer.post_attention_layernorm),
+        InputGroup({"down": mlp.down_proj}, mlp.up_proj),
+    ]
+
+
+def linear_parts(model: PreTrainedModel) -> list[tuple[str, torch.nn.Linear]]:
+    """Every linear layer of the model's layers with the name of its part."""
+    groups = [group for layer in model.base_model.layers for group in input_groups(layer)]
+    return [(part, linear) for group in groups for part, linear in group.linears.items()]
+
+
+def search_scales(weights: Sequence[torch.Tensor], moments: torch.Tensor, size: int) -> torch.Tensor:
+    """Scales [K] with which int4 moves the products of these matrices least; all one where none helps.
+
+    Args:
+        weights: float32 [N, K] each, with one input.
+        moments: float32 [K, K], the mean of x x^T over inputs x.
+        size: inputs in a block.
+    """
+    tried = [weight[:: max(1, len(weight) // _ROWS_TRIED)] for weight in weights]
+    typical = moments.diagonal().sqrt()
+    typical = typical.clamp(min=1e-4 * float(typical.max()) + 1e-12)
+    candidates = [_balanced(typical**exponent) for exponent in _EXPONENTS]
+    errors = [sum(_moved(weight, moments, scales, size) for weight in tried) for scales in candidates]
+    return candidates[errors.index(min(errors))]
+
+
+def _moved(weight: torch.Tensor, moments: torch.Tensor, scales: torch.Tensor, size: int) -> float:
+    """How far the products move, in squares, where weights are rounded with these scales."""
+    importance = (moments.diagonal() / scales**2).numpy()
+    stored = quantise((weight * scales).numpy(), 4, size, importance).weight()
+    gap = torch.from_numpy(stored).float() / scales - weight
+    return float(((gap @ moments) * gap).sum())
+
+
+def _balanced(scales: torch.Tensor) -> torch.Tensor:
+    """About one, so that float16 holds what is multiplied and what is divided."""
+    return scales / (scales.max() * scales.min()).sqrt()
+
+
+def _set(module: torch.nn.Module, name: str, values: torch.Tensor) -> None:
+    setattr(module, name, torch.nn.Parameter(values, requires_grad=False))
