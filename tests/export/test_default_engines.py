@@ -24,8 +24,8 @@ from starsd_edge.bundles.engine_manifest import (
 )
 from starsd_export.engines.profiles import PROFILES
 from starsd_export.operators import require_operators
-from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
-from tests.support.default_graphs import KINDS, default_graphs
+from starsd_export.tensorrt_graph import PARITY_BOUND
+from tests.support.default_graphs import KINDS, default_graphs, graph_options
 from tests.support.rtx_generations import GENERATIONS, Generation
 
 pytestmark = [
@@ -60,7 +60,7 @@ def test_a_graph_keeps_to_its_operators_and_passed_its_parity_gate(
     strategy, weights = kind
     bundle = bundles[kind]
     graph = onnx_ir.load(bundle.path / bundle.manifest.graph.file)
-    require_operators(graph, TensorrtOptions(kv_strategy=strategy).operators(weights))
+    require_operators(graph, graph_options(strategy, weights).operators(weights))
     assert graph.opset_imports == {"": OPSETS.get(kind, 24)}
     assert set(bundle.manifest.parity) >= {"prefill", "chunked prefill", "one token", "one token on nothing", "tree"}
     assert 0 < max(bundle.manifest.parity.values()) < PARITY_BOUND
