@@ -22,6 +22,7 @@ from starsd_edge.bundles.engine_manifest import (
     require_fit,
     require_plan,
 )
+from starsd_edge.children import end_with_parent
 from starsd_export.engines.profiles import PROFILES
 from starsd_export.operators import require_operators
 from starsd_export.tensorrt_graph import PARITY_BOUND
@@ -75,7 +76,12 @@ def test_one_engine_is_built_for_three_kinds_of_gpu(
     wanted = [part for gpu in GPUS for part in ("--compute-capability", gpu)]
     command = [sys.executable, "-m", "starsd_edge.cli", "export", bundle.path, "--engine", "tensorrt-rtx", *wanted]
     result = subprocess.run(
-        [*command, "--output", place], env=generation.environment(), capture_output=True, text=True, check=False
+        [*command, "--output", place],
+        env=generation.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=end_with_parent,
     )
     assert result.returncode == 0, result.stderr
     assert f"for sm86, sm89, sm120, tensorrt_rtx {generation.version}, built in" in result.stdout
