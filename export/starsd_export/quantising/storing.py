@@ -43,9 +43,7 @@ def store_weights(
     return stored, changes(before, perplexities(partial(_stock_logits, model), texts), texts)
 
 
-def engine_perplexity(
-    checkpoint: Checkpoint, model: PreTrainedModel, engine: Engine
-) -> dict[str, PerplexityChange]:
+def engine_perplexity(checkpoint: Checkpoint, model: PreTrainedModel, engine: Engine) -> dict[str, PerplexityChange]:
     """What an engine's perplexity is beside that of the model it was made from."""
     texts = {HELD_OUT: _passages(checkpoint)}
     before = perplexities(partial(_stock_logits, model), texts)
