@@ -67,7 +67,7 @@ def test_a_graph_keeps_to_its_operators_and_passed_its_parity_gate(
     assert 0 < max(bundle.manifest.parity.values()) < PARITY_BOUND
 
 
-@pytest.mark.parametrize(("kind", "generation"), _builds())
+@pytest.mark.parametrize(("kind", "generation"), list(_builds()))
 def test_one_engine_is_built_for_three_kinds_of_gpu(
     bundles: dict[tuple[str, str], Bundle], kind: tuple[str, str], generation: Generation, tmp_path: Path
 ) -> None:
