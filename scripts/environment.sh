@@ -5,7 +5,7 @@ VENV=.venv
 EXTRAS=export,server,plan,bench,cpu
 
 # Make the environment ready. $1: "run" for what the program needs, "test" for the test and lint tools as well.
-# Does nothing, and needs no network, when a stamp says that this was done for the pyproject.toml as it stands.
+# Does nothing, and needs no network, when a stamp says that this was done for the pyproject.toml and this file as they stand.
 prepare_environment() {
     local purpose=$1
     has_pip || make_venv
@@ -21,8 +21,27 @@ prepare_environment() {
         pip_install --group test --group lint
         # Tests of engine builds need it and are listed as not run without it.
         pip_install --editable ".[tensorrt-rtx]" || echo "TensorRT-RTX cannot be installed here: engine builds are not tested." >&2
+        # One process loads one version of a module: others lie beside, and a process that shall load one finds it first.
+        install_beside tensorrt-rtx-1.4.0.76 tensorrt-rtx-cu13{,-libs,-bindings}==1.4.0.76
+        install_beside tensorrt-10.3.0 tensorrt-cu12-bindings==10.3.0
+        install_beside tensorrt-lean-10.15.1.29 tensorrt-lean-cu12-{libs,bindings}==10.15.1.29
+        install_beside tensorrt-lean-11.4.0.106 tensorrt-lean-cu13-{libs,bindings}==11.4.0.106
     fi
     stamp >"$VENV/ready-to-$purpose"
+}
+
+# Install packages into a directory of their own in the environment. Tests that need them are listed as not run without.
+install_beside() {
+    local name=$1 place=$VENV/$1
+    shift
+    [ -f "$place/complete" ] && return
+    rm -rf "$place"
+    if pip_install --no-deps --target "$place" "$@"; then
+        touch "$place/complete"
+    else
+        rm -rf "$place"
+        echo "$name cannot be installed here: the tests that need it are not run." >&2
+    fi
 }
 
 # False also for what an interrupted run or a removed Python left of an environment.
@@ -43,7 +62,8 @@ is_ready() {
 stamp() {
     "$VENV/bin/python" -c '
 import hashlib, pathlib, sys
-print(sys.version.split()[0], hashlib.sha256(pathlib.Path("pyproject.toml").read_bytes()).hexdigest())'
+files = pathlib.Path("pyproject.toml"), pathlib.Path("scripts/environment.sh")
+print(sys.version.split()[0], hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest())'
 }
 
 make_venv() {
@@ -80,8 +100,9 @@ Installing with pip, from the index that your pip is configured for:
 TEXT
     if [ "$1" = test ]; then
         echo "  test tools      about 80 MB (pytest, hypothesis, scipy, mypy, ruff, shellcheck, hadolint, ...)"
-        echo "  TensorRT-RTX    about 100 MB, under NVIDIA's own licence, to test the building of"
-        echo "                  engines; left out where there is none"
+        echo "  TensorRT        two versions of TensorRT-RTX and of the lean runtime, about 300 MB,"
+        echo "                  under NVIDIA's own licence, to test the building of engines and what"
+        echo "                  is called of them; left out where there are none"
     fi
 }
 

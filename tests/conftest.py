@@ -18,12 +18,12 @@ from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.text.tokenizer import Tokenizer
 from tests.support.bundle_store import exported
+from tests.support.gpus import is_gpu_here
 from tests.support.tiny_bundles import tiny_bundles_at
 
 if TYPE_CHECKING:
     from tests.support.tiny_eagle3 import TinyEagle3
 
-_GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu")
 _ENGINE_THREADS = 2
 
 
@@ -45,7 +45,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """List tests that need a GPU as not run where there is none, and run those with a real model last."""
-    if not any(Path(device).exists() for device in _GPU_DEVICES):
+    if not is_gpu_here():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))

@@ -31,7 +31,6 @@ def trace(
     fused: FusedStates | None = None,
     *,
     module: type[TargetGraph] = TargetGraph,
-    opset: int = OPSET,
 ) -> onnx_ir.Model:
     """The model as an ONNX graph with the weights that it has.
 
@@ -45,7 +44,7 @@ def trace(
     config = model.config
     layers = config.num_hidden_layers
     arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))
-    traced = to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers), opset)
+    traced = to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers))
     name_dimensions(traced)
     return simplify(traced)
 

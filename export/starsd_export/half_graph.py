@@ -17,12 +17,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from starsd_edge.runtime.torch_features import FusedStates
 from starsd_edge.runtime.torch_model import OUT_OF_SIGHT, TargetGraph
-from starsd_export.graph import OPSET, trace
+from starsd_export.graph import trace
 
 HALF_ATTENTION = "starsd_append_half"
 
 
-def trace_half(model: PreTrainedModel, opset: int = OPSET, fused: FusedStates | None = None) -> onnx_ir.Model:
+def trace_half(model: PreTrainedModel, fused: FusedStates | None = None) -> onnx_ir.Model:
     """The model as an `append` graph with float16 weights and KV.
 
     Args:
@@ -30,7 +30,7 @@ def trace_half(model: PreTrainedModel, opset: int = OPSET, fused: FusedStates | 
         fused: what makes its features, in float32 as it is.
     """
     with halved(model):
-        return trace(model, "float16", fused, module=HalfTargetGraph, opset=opset)
+        return trace(model, "float16", fused, module=HalfTargetGraph)
 
 
 class HalfTargetGraph(TargetGraph):

@@ -27,6 +27,7 @@ INPLACE_ATTENTION = "starsd_inplace"
 _TRACED_TOKENS, _TRACED_ROWS = 5, 3  # 2 or more: 0 and 1 would be baked in
 _ONNX = Opset("", INPLACE_OPSET)
 _ROWS_AXIS = 2
+_OUT_OF_SIGHT = torch.finfo(torch.float16).min
 
 
 def trace_inplace(model: PreTrainedModel, capacity: int, fused: FusedStates | None = None) -> onnx_ir.Model:
@@ -96,7 +97,7 @@ def _(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> torch.Ten
 def masked_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """[1, H, T, D] of grouped heads over [1, H_kv, C, D], under a bool mask [T, C]."""
+    """[1, H, T, D] of grouped heads over [1, H_kv, C, D], scores and float16 mask [T, C] added up."""
     attended: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, scale=scaling, enable_gqa=True
     )
@@ -187,7 +188,10 @@ class InplaceTargetGraph(torch.nn.Module):  # type: ignore[misc]
             logits float32 [R, V], features float16 [T, F], the caches with the new rows in them.
         """
         cache = InplaceCache(past_keys, past_values, past_len)
-        mask = _full_mask(tree_mask, past_len, past_keys[0].shape[_ROWS_AXIS])
+        shown = _full_mask(tree_mask, past_len, past_keys[0].shape[_ROWS_AXIS])
+        # Added and not chosen by: TensorRT-RTX 1.7 builds no attention of some capacities under a bool mask. No row is
+        # without a column that it sees.
+        mask = torch.where(shown, 0.0, _OUT_OF_SIGHT).to(torch.float16)
         logits, features = run_layers(
             self.model, self.fused, input_ids, position_ids, mask[None, None], cache, logits_idx
         )

@@ -32,22 +32,34 @@ class OperatorSet:
         name: what it is for, for messages.
         opsets: allowed versions of ONNX's own operator set.
         operators: allowed operators, all of ONNX's own domain.
+        why: what sets the bounds of `opsets`, for messages.
     """
 
     name: str
     opsets: range
     operators: frozenset[str]
+    why: str
 
 
-APPEND = OperatorSet("TensorRT 10.3", range(18, 21), _PLAIN)
-APPEND_BLOCKED = OperatorSet("TensorRT 10.3 with weights in blocks", range(21, 22), _PLAIN | {"DequantizeLinear"})
-"""A DequantizeLinear with a scale per block, and int4 itself, begin with opset 21."""
+APPEND = OperatorSet("TensorRT 10.3", range(18, 21), _PLAIN, "the parser of TensorRT 10.3 knows up to 20")
+APPEND_BLOCKED = OperatorSet(
+    "TensorRT 10.3 with weights in blocks",
+    range(21, 22),
+    _PLAIN | {"DequantizeLinear"},
+    "scales of blocks and int4 begin with 21; the other operators of 21 differ in the types that they take",
+)
 
 # fmt: off
-INPLACE = OperatorSet("TensorRT 10.15", range(24, 25), _PLAIN | APPEND_BLOCKED.operators | {
-    "And", "Attention", "Clip", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Sub", "TensorScatter",
+_OF_FIXED_CACHES = frozenset({
+    "And", "Attention", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Sub", "TensorScatter",
 })
 # fmt: on
+INPLACE = OperatorSet(
+    "TensorRT 10.15",
+    range(24, 25),
+    APPEND_BLOCKED.operators | _OF_FIXED_CACHES,
+    "TensorScatter begins with 24, and TensorRT 10.15 to 11.4 knows no newer set",
+)
 
 
 class OperatorError(StarsdError):
@@ -69,7 +81,12 @@ def _foreign_opsets(model: onnx_ir.Model, allowed: OperatorSet) -> Iterator[str]
     imported = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
     for domain, version in ((domain, version) for opsets in imported for domain, version in opsets.items()):
         if domain in _OWN_DOMAINS and version not in allowed.opsets:
-            yield f"opset {version} (allowed: {allowed.opsets[0]} to {allowed.opsets[-1]})"
+            yield f"opset {version} (allowed: {_span(allowed.opsets)}, because {allowed.why})"
+
+
+def _span(opsets: range) -> str:
+    first, last = opsets[0], opsets[-1]
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def _foreign_nodes(model: onnx_ir.Model, allowed: OperatorSet) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import onnx_ir
+from onnxscript import version_converter
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import TensorrtGraph
@@ -167,7 +168,8 @@ def tensorrt_graph(
     if options.kv_strategy == "inplace":
         graph = trace_inplace(model, capacity, fused)
     else:
-        graph = trace_half(model, options.opset(weights), fused)
+        graph = trace_half(model, fused=fused)
+        version_converter.convert_version(graph, options.opset(weights), fallback=False)
     if stored is not None:
         quantise_graph(graph, stored)
     add_top_two(graph)

@@ -141,8 +141,7 @@ class OnnxCudaEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
         seq = _own(seq)
-        require_pending(seq, bool(seq.pending), len(rows))
-        require_rows_of_pass(seq.pending, rows)
+        require_pending(seq, seq.pending, rows)
         seq.caches.commit(seq.length, rows)
         seq.length += len(rows)
         seq.pending = 0

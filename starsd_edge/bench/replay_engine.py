@@ -133,7 +133,7 @@ class ReplayEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine`."""
         assert isinstance(seq, _ReplaySequence)  # noqa: S101 (the engine's own)
-        require_pending(seq, seq.pending is not None, len(rows))
+        require_pending(seq, 0 if seq.pending is None else len(seq.pending), rows)
         assert seq.pending is not None  # noqa: S101 (just asked for)
         for token in seq.pending[list(rows)].tolist():
             at = len(seq.tokens)

@@ -73,6 +73,13 @@ class EngineManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     build_seconds: float
     build_memory_bytes: int
     """The most that the builder's process had in memory."""
+    further_capabilities: list[str] = []
+    """Kinds of GPU that the same plan runs on beside `compute_capability`."""
+
+    @property
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """Every kind of GPU that it runs on."""
+        return (self.compute_capability, *self.further_capabilities)
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,9 @@ def rebuild_command(engine: EngineManifest, host: EngineHost | None = None) -> s
     """The command that builds this engine again, for another machine where one is given."""
     where = host or EngineHost(engine.library, engine.version, engine.compute_capability, engine.platform)
     kind = where.library.replace("_", "-")
-    capability = f" --compute-capability {where.compute_capability}" if kind == "tensorrt-rtx" else ""
-    return f"starsd-edge export {engine.bundle} --engine {kind}{capability}"
+    wanted = engine.compute_capabilities if host is None else (host.compute_capability,)
+    capabilities = [f" --compute-capability {name}" for name in wanted if kind == "tensorrt-rtx"]
+    return f"starsd-edge export {engine.bundle} --engine {kind}{''.join(capabilities)}"
 
 
 def require_fit(directory: Path, engine: EngineManifest, host: EngineHost, manifest: Manifest) -> None:
@@ -140,10 +148,12 @@ def require_fit(directory: Path, engine: EngineManifest, host: EngineHost, manif
     Raises:
         EngineError: names the first thing that differs, and the command that builds one that fits.
     """
+    kinds = engine.compute_capabilities
+    kind = host.compute_capability if host.compute_capability in kinds else ", ".join(kinds)
     differences = (
         ("is of another kind of library", engine.library, host.library),
         (f"was built by another version of {engine.library}", engine.version, host.version),
-        ("was built for another kind of GPU", engine.compute_capability, host.compute_capability),
+        ("was built for another kind of GPU", kind, host.compute_capability),
         ("was built for another kind of machine", engine.platform, host.platform),
         ("was built from another graph", engine.graph_digest, graph_digest(manifest)),
     )

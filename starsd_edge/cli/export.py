@@ -114,12 +114,13 @@ class ExportCommandOptions:
         ),
     ] = None
     compute_capability: Annotated[
-        str | None,
+        tuple[str, ...],
         typer.Option(
-            help="For --engine tensorrt-rtx: the kind of GPU, sm75 to sm121. Default: this machine's.",
+            help="For --engine tensorrt-rtx: the kind of GPU, sm75 to sm121; given several times, one engine serves "
+            "them all. Default: this machine's.",
             show_default=False,
         ),
-    ] = None
+    ] = ()
     context: Annotated[
         int | None,
         typer.Option(
@@ -160,7 +161,7 @@ def export(options: ExportCommandOptions) -> None:
 
         build_engine(options, _export_graph)
         return
-    if options.compute_capability is not None:
+    if options.compute_capability:
         raise UsageError("--compute-capability is for --engine")
     if options.context is not None and options.kv_strategy != "inplace":
         raise UsageError("--context is for --engine and --kv-strategy inplace")

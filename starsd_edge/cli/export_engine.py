@@ -83,9 +83,8 @@ def _print(built: BuiltEngine) -> None:
         if built.was_there
         else f"built in {engine.build_seconds:.0f} s with {engine.build_memory_bytes / 1e9:.2f} GB of memory"
     )
-    typer.echo(
-        f"{engine.plan_bytes / 1e6:,.0f} MB for {engine.compute_capability}, {engine.library} {engine.version}, {made}"
-    )
+    kinds = ", ".join(engine.compute_capabilities)
+    typer.echo(f"{engine.plan_bytes / 1e6:,.0f} MB for {kinds}, {engine.library} {engine.version}, {made}")
     typer.echo(
         f"up to {limits.max_context} tokens, prefill in chunks of {limits.max_chunk}, trees of {limits.max_tree} rows"
     )

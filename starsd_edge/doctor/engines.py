@@ -103,7 +103,7 @@ def check_engine(
             continue
         limits = engine.limits
         text = (
-            f"{name}: built for {engine.compute_capability} and {engine.library} {engine.version}, up to "
+            f"{name}: built for {', '.join(engine.compute_capabilities)} and {engine.library} {engine.version}, up to "
             f"{limits.max_context} tokens, trees of {limits.max_tree} rows"
         )
         return Finding("engine", Level.OK, text)

@@ -152,7 +152,7 @@ class Engine(Protocol):
         forward.
 
         Raises:
-            EngineError: the sequence is full.
+            EngineError: the sequence is full, or the pass had no such row. The pass can still be committed then.
         """
 
     def truncate(self, seq: Sequence, length: int) -> None:
@@ -179,12 +179,18 @@ def require_rows(spec: EngineSpec, rows: int) -> None:
         raise EngineError(f"a pass takes 1 to {limit} tokens, not {rows}")
 
 
-def require_pending(seq: Sequence, pending: bool, rows: int) -> None:
-    """Raises EngineError unless the last pass of a sequence is still to be committed and `rows` of it fit."""
+def require_pending(seq: Sequence, pending: int, rows: ListLike[int]) -> None:
+    """Raises EngineError unless these are rows of the last pass, they are still to be committed, and they fit.
+
+    Args:
+        pending: rows of the last pass; 0 once it has been committed.
+    """
     if not pending:
         raise EngineError("nothing to commit: each forward pass can be committed once")
-    if seq.length + rows > seq.capacity:
-        raise EngineError(f"the sequence is full: {seq.length + rows} tokens do not fit {seq.capacity}")
+    if not all(0 <= row < pending for row in rows):
+        raise EngineError(f"the last pass had {pending} rows: {list(rows)} cannot be committed")
+    if seq.length + len(rows) > seq.capacity:
+        raise EngineError(f"the sequence is full: {seq.length + len(rows)} tokens do not fit {seq.capacity}")
 
 
 def require_rows_of_pass(pending: int, rows: ListLike[int]) -> None:

@@ -122,7 +122,7 @@ class OnnxEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
         seq = _own(seq)
-        require_pending(seq, bool(seq.new_keys), len(rows))
+        require_pending(seq, len(seq.new_keys[0]) if seq.new_keys else 0, rows)
         end = seq.length + len(rows)
         kept = slice(0, len(rows)) if list(rows) == list(range(len(rows))) else np.asarray(rows, np.int64)
         for layer in self._layers:

@@ -141,7 +141,7 @@ class OnnxInplaceEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
         seq = _own(seq)
-        require_pending(seq, bool(seq.pending), len(rows))
+        require_pending(seq, seq.pending, rows)
         if list(rows) != list(range(len(rows))):
             kept = seq.length + np.asarray(rows, np.int64)
             for cache in (*seq.keys, *seq.values):

@@ -85,7 +85,7 @@ class TorchEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
         seq = _own(seq)
-        require_pending(seq, bool(seq.new_keys), len(rows))
+        require_pending(seq, len(seq.new_keys[0]) if seq.new_keys else 0, rows)
         kept = torch.tensor(list(rows), dtype=torch.int64)
         seq.keys = [torch.cat((past, new[kept])) for past, new in zip(seq.keys, seq.new_keys, strict=True)]
         seq.values = [torch.cat((past, new[kept])) for past, new in zip(seq.values, seq.new_values, strict=True)]

@@ -5,6 +5,7 @@ It stands in for a Jetson's TensorRT, whose parser and builder it shares much wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import Shapes
 from starsd_export.engines.worker import Order, Progress
 from tests.support import build_graphs as graphs
+from tests.support.gpus import is_gpu_here
+from tests.support.rtx_generations import EACH, GENERATIONS, Generation
 
-pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')")
+GENERATIONS[0].require()
 
 SHAPES: Shapes = {"x": ([1], [4], [8])}
 
@@ -29,8 +32,23 @@ def library() -> Library:
     return open_library("tensorrt-rtx")
 
 
-def order(model: ModelProto, directory: Path, *shapes: Shapes, sm: str = "sm89") -> BuildOrder:
+@pytest.fixture(params=EACH)
+def generation(request: pytest.FixtureRequest) -> Generation:
+    """Each in turn."""
+    found: Generation = request.param
+    found.require()
+    return found
+
+
+def order(model: ModelProto, directory: Path, *shapes: Shapes, sm: tuple[str, ...] = ("sm89",)) -> BuildOrder:
     return BuildOrder(graphs.write(model, directory), shapes, sm)
+
+
+def refusal(generation: Generation, request: BuildOrder) -> str:
+    with pytest.raises(BuildError) as refused:
+        generation.try_build(request, request.graph.with_name("plan"))
+    assert not request.graph.with_name("plan").exists()
+    return str(refused.value)
 
 
 def test_a_plan_comes_with_its_inputs_outputs_and_progress(library: Library, tmp_path: Path) -> None:
@@ -48,14 +66,35 @@ def test_a_plan_comes_with_its_inputs_outputs_and_progress(library: Library, tmp
     assert reports[0][1] == 0
 
 
+def test_one_plan_serves_several_kinds_of_gpu(generation: Generation, tmp_path: Path) -> None:
+    request, plan = order(graphs.dynamic_sum(), tmp_path, SHAPES, sm=("sm86", "sm89", "sm120")), tmp_path / "plan"
+    built = generation.build(request, plan)
+    assert built.version == generation.version
+    assert plan.stat().st_size > 1000
+
+
+def test_weights_in_blocks_build_without_a_gpu_from_the_newer_generation_on(tmp_path: Path) -> None:
+    newer, older = GENERATIONS
+    request = order(graphs.weights_in_blocks(), tmp_path)
+    assert newer.build(request, tmp_path / "plan").version == newer.version
+    (tmp_path / "plan").unlink()
+    older.require()
+    if is_gpu_here():
+        older.build(request, tmp_path / "plan")
+        return
+    found = refusal(older, request)
+    assert "it needs a GPU for this: take a newer version, or a bundle of `--weights fp16` (" in found
+
+
 def test_every_kind_of_gpu_on_the_list_is_one_of_the_librarys(library: Library) -> None:
     known = {sm for sm in COMPUTE_CAPABILITIES if hasattr(library.module.ComputeCapability, sm.upper())}
     assert known >= set(COMPUTE_CAPABILITIES) - {"sm121"}  # which came after 1.4
 
 
 def test_a_kind_of_gpu_that_the_library_does_not_know_is_refused(library: Library, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"TensorRT-RTX [\d.]+ does not build for sm87"):
-        build_plan(library, order(graphs.dynamic_sum(), tmp_path, SHAPES, sm="sm87"))
+    for kinds in (("sm87",), ("sm89", "sm87")):
+        with pytest.raises(BuildError, match=r"TensorRT-RTX [\d.]+ does not build for sm87"):
+            build_plan(library, order(graphs.dynamic_sum(), tmp_path, SHAPES, sm=kinds))
 
 
 @pytest.mark.parametrize(
@@ -70,10 +109,10 @@ def test_a_kind_of_gpu_that_the_library_does_not_know_is_refused(library: Librar
     ],
 )
 def test_a_graph_that_the_parser_refuses_is_explained_by_its_own_words(
-    library: Library, tmp_path: Path, make: Callable[[], ModelProto], said: str
+    generation: Generation, tmp_path: Path, make: Callable[[], ModelProto], said: str
 ) -> None:
-    with pytest.raises(BuildError, match=rf"does not take this graph: .*{said}"):
-        build_plan(library, order(make(), tmp_path))
+    found = refusal(generation, order(make(), tmp_path))
+    assert re.match(rf"TensorRT-RTX {generation.version} does not take this graph: .*{said}", found)
 
 
 @pytest.mark.parametrize(
@@ -85,22 +124,24 @@ def test_a_graph_that_the_parser_refuses_is_explained_by_its_own_words(
     ],
 )
 def test_a_graph_that_the_builder_refuses_is_explained_by_its_own_words(
-    library: Library, tmp_path: Path, make: Callable[[], ModelProto], shapes: list[Shapes], said: str
+    generation: Generation, tmp_path: Path, make: Callable[[], ModelProto], shapes: list[Shapes], said: str
 ) -> None:
-    with pytest.raises(BuildError, match=rf"(does not build this graph|refuses profile 0): .*{said}"):
-        build_plan(library, order(make(), tmp_path, *shapes))
+    found = refusal(generation, order(make(), tmp_path, *shapes))
+    assert re.match(
+        rf"TensorRT-RTX {generation.version} (does not build this graph|refuses profile 0): .*{said}", found
+    )
 
 
-def test_a_profile_that_is_upside_down_is_refused(library: Library, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"MIN\s*<=\s*OPT"):
-        build_plan(library, order(graphs.dynamic_sum(), tmp_path, {"x": ([4], [2], [8])}))
+def test_a_profile_that_is_upside_down_is_refused(generation: Generation, tmp_path: Path) -> None:
+    found = refusal(generation, order(graphs.dynamic_sum(), tmp_path, {"x": ([4], [2], [8])}))
+    assert re.search(r"refuses profile 0: .*MIN\s*<=\s*OPT", found)
 
 
 def test_a_file_that_is_no_graph_and_one_that_is_missing_are_refused(library: Library, tmp_path: Path) -> None:
     (tmp_path / "noise.onnx").write_bytes(b"not a graph")
     for name in ("noise.onnx", "missing.onnx"):
         with pytest.raises(BuildError, match="does not take this graph: "):
-            build_plan(library, BuildOrder(tmp_path / name, [], "sm89"))
+            build_plan(library, BuildOrder(tmp_path / name, [], ("sm89",)))
 
 
 def test_a_build_that_is_stopped_says_so(library: Library, tmp_path: Path) -> None:
@@ -111,7 +152,7 @@ def test_a_build_that_is_stopped_says_so(library: Library, tmp_path: Path) -> No
 def test_a_build_in_its_own_process_writes_the_plan(tmp_path: Path) -> None:
     graph, plan = graphs.write(graphs.dynamic_sum(), tmp_path), tmp_path / "plan"
     steps: list[Progress] = []
-    built = run_build(Order("tensorrt-rtx", str(graph), str(plan), [dict(SHAPES)], "sm120", None), steps.append)
+    built = run_build(Order("tensorrt-rtx", str(graph), str(plan), [dict(SHAPES)], ["sm120"], None), steps.append)
     assert plan.stat().st_size > 1000
     assert built.memory_bytes > 10 << 20
     assert [tensor.name for tensor in built.tensors] == ["x", "y"]
@@ -122,5 +163,5 @@ def test_a_build_in_its_own_process_writes_the_plan(tmp_path: Path) -> None:
 
     plan.unlink()
     with pytest.raises(KeyboardInterrupt):
-        run_build(Order("tensorrt-rtx", str(graph), str(plan), [dict(SHAPES)], "sm89", None), interrupt)
+        run_build(Order("tensorrt-rtx", str(graph), str(plan), [dict(SHAPES)], ["sm89"], None), interrupt)
     assert not plan.exists()

@@ -12,7 +12,7 @@ import pytest
 
 import starsd_export.engines.engine_export as engine_export
 from starsd_edge.bundles.bundle import Bundle, write_manifest
-from starsd_edge.bundles.engine_manifest import EngineHost, EngineTensor, platform_name
+from starsd_edge.bundles.engine_manifest import EngineHost, EngineTensor, platform_name, rebuild_command, require_fit
 from starsd_edge.bundles.integrity import hash_files
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import EngineError, StarsdError, UsageError
@@ -78,7 +78,7 @@ def test_tensorrt_builds_for_the_gpu_that_is_here_and_keeps_its_timings(
 ) -> None:
     built = export_engine(bundle, EngineOptions("tensorrt"), devices=orin)
     [order] = libraries.orders
-    assert order.compute_capability is None
+    assert order.compute_capabilities == []
     assert order.graph == str(bundle.path / "model.onnx")
     assert len(order.shapes) == 3
     assert order.timing_cache == str(tmp_path / "cache" / "engines" / "timing" / "tensorrt-10.3.0.30-sm87.cache")
@@ -89,9 +89,9 @@ def test_tensorrt_builds_for_the_gpu_that_is_here_and_keeps_its_timings(
 
 
 def test_tensorrt_rtx_builds_ahead_where_no_driver_is(libraries: Libraries, bundle: Bundle) -> None:
-    built = export_engine(bundle, EngineOptions("tensorrt-rtx", "sm120"), devices=no_driver)
+    built = export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm120",)), devices=no_driver)
     [order] = libraries.orders
-    assert (order.compute_capability, order.timing_cache) == ("sm120", None)
+    assert (order.compute_capabilities, order.timing_cache) == (["sm120"], None)
     assert built.manifest.compute_capability == "sm120"
 
 
@@ -105,7 +105,7 @@ def test_the_driver_is_asked_before_the_library_is_opened(bundle: Bundle, monkey
 
 def test_another_gpu_than_the_one_here_is_refused(libraries: Libraries, bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"for this machine's GPU, which is sm87 \(Orin\), and not for sm89"):
-        export_engine(bundle, EngineOptions("tensorrt", "sm89"), devices=orin)
+        export_engine(bundle, EngineOptions("tensorrt", ("sm89",)), devices=orin)
     assert libraries.orders == []
 
 
@@ -113,22 +113,57 @@ def test_a_bundle_for_cpus_is_refused(libraries: Libraries, bundle: Bundle) -> N
     graph = msgspec.structs.replace(bundle.manifest.graph, tensorrt=None)
     plain = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, graph=graph))
     with pytest.raises(UsageError, match=r"engines are built from bundles of `starsd-edge export MODEL"):
-        export_engine(plain, EngineOptions("tensorrt-rtx", "sm89"))
+        export_engine(plain, EngineOptions("tensorrt-rtx", ("sm89",)))
 
 
 def test_the_same_engine_is_built_once_and_another_beside_it(libraries: Libraries, bundle: Bundle) -> None:
-    options = EngineOptions("tensorrt-rtx", "sm89")
+    options = EngineOptions("tensorrt-rtx", ("sm89",))
     first, again = export_engine(bundle, options), export_engine(bundle, options)
     shorter = export_engine(bundle, replace(options, context=16))
-    other = export_engine(bundle, replace(options, compute_capability="sm86"))
+    other = export_engine(bundle, replace(options, compute_capabilities=("sm86",)))
     assert (first.was_there, again.was_there, shorter.was_there, other.was_there) == (False, True, False, False)
     assert again.path == first.path
     assert len({first.path, shorter.path, other.path}) == 3
     assert len(libraries.orders) == 3
 
 
+def test_one_engine_serves_several_kinds_of_gpu(libraries: Libraries, bundle: Bundle) -> None:
+    kinds = ("sm86", "sm89", "sm120")
+    options = EngineOptions("tensorrt-rtx", kinds)
+    built, again = export_engine(bundle, options), export_engine(bundle, options)
+    [order] = libraries.orders
+    assert order.compute_capabilities == list(kinds)
+    assert built.path.name.startswith("small-tensorrt-rtx-sm86-sm89-sm120-")
+    assert again.was_there
+    assert built.manifest.compute_capabilities == kinds
+    for kind in kinds:
+        require_fit(built.path, built.manifest, host(kind), bundle.manifest)
+    with pytest.raises(EngineError, match=r"another kind of GPU \(sm86, sm89, sm120; here it is sm75\)") as refused:
+        require_fit(built.path, built.manifest, host("sm75"), bundle.manifest)
+    assert str(refused.value).endswith("--engine tensorrt-rtx --compute-capability sm75`")
+    assert rebuild_command(built.manifest).endswith("".join(f" --compute-capability {kind}" for kind in kinds))
+
+
+def test_an_engine_for_fewer_kinds_of_gpu_is_no_match_where_it_lies(
+    libraries: Libraries, bundle: Bundle, tmp_path: Path
+) -> None:
+    for kinds in (("sm89",), ("sm89", "sm120"), ("sm89",)):
+        built = export_engine(bundle, EngineOptions("tensorrt-rtx", kinds), tmp_path / "engine")
+        assert not built.was_there
+        assert built.manifest.compute_capabilities == kinds
+
+
+def test_a_kind_of_gpu_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="names a kind of GPU twice: sm89, sm89"):
+        EngineOptions("tensorrt-rtx", ("sm89", "sm89"))
+
+
+def host(kind: str) -> EngineHost:
+    return EngineHost("tensorrt_rtx", "1.7.1.116", kind, platform_name())
+
+
 def test_a_damaged_engine_is_built_again(libraries: Libraries, bundle: Bundle) -> None:
-    options = EngineOptions("tensorrt-rtx", "sm89")
+    options = EngineOptions("tensorrt-rtx", ("sm89",))
     path = export_engine(bundle, options).path
     (path / "engine.plan").write_bytes(PLAN[:-1])
     assert not export_engine(bundle, options).was_there
@@ -156,20 +191,20 @@ def test_a_failed_build_leaves_nothing_and_the_older_engine_as_it_was(
     target = tmp_path / "out" / "engine"
     libraries.failing = True
     with pytest.raises(BuildError):
-        export_engine(bundle, EngineOptions("tensorrt-rtx", "sm89"), target)
+        export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",)), target)
     assert list(target.parent.iterdir()) == []
     libraries.failing = False
-    older = export_engine(bundle, EngineOptions("tensorrt-rtx", "sm89"), target).manifest
+    older = export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",)), target).manifest
     libraries.failing = True
     with pytest.raises(BuildError):
-        export_engine(bundle, EngineOptions("tensorrt-rtx", "sm86"), target)
+        export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm86",)), target)
     assert [path.name for path in target.parent.iterdir()] == ["engine"]
     assert engine_export.read_engine_manifest(target) == older
 
 
 def test_a_directory_that_holds_no_engine_is_never_replaced(libraries: Libraries, bundle: Bundle) -> None:
     with pytest.raises(UsageError, match="holds files and no engine: name a new directory"):
-        export_engine(bundle, EngineOptions("tensorrt-rtx", "sm89"), bundle.path)
+        export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",)), bundle.path)
     assert (bundle.path / "model.onnx").read_bytes() == FILES["model.onnx"]
 
 
@@ -181,12 +216,12 @@ def test_no_memory_is_said_before_the_build(
         export_engine(bundle, EngineOptions("tensorrt"), devices=lambda: [tiny])
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(StarsdError, match="too little: close other programs"):
-        export_engine(bundle, EngineOptions("tensorrt-rtx", "sm89"))
+        export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",)))
     assert libraries.orders == []
 
 
-@pytest.mark.parametrize("options", [("openvino", None), ("tensorrt-rtx", "sm87"), ("tensorrt-rtx", "8.9")])
-def test_engines_and_gpus_that_there_are_not_are_refused(options: tuple[str, str | None]) -> None:
+@pytest.mark.parametrize("options", [("openvino", ()), ("tensorrt-rtx", ("sm89", "sm87")), ("tensorrt-rtx", ("8.9",))])
+def test_engines_and_gpus_that_there_are_not_are_refused(options: tuple[str, tuple[str, ...]]) -> None:
     with pytest.raises(UsageError, match=r"tensorrt or tensorrt-rtx|one of sm75, sm80, sm86, sm89, sm120, sm121"):
         EngineOptions(*options)
 

@@ -72,6 +72,16 @@ def test_profiles_are_for_chunks_one_token_and_trees_and_agree_in_themselves() -
             assert all(a <= b <= c for a, b, c in zip(smallest, usual, largest, strict=True))
 
 
+def test_the_profile_of_one_token_over_fixed_caches_has_room_for_two() -> None:
+    graph = msgspec.structs.replace(MANIFEST.graph, kv_strategy="inplace")
+    manifest = msgspec.structs.replace(MANIFEST, graph=graph)
+    _, token, _ = profile_shapes(manifest, EngineLimits(max_context=32, max_tree=16, max_chunk=8))
+    assert token["input_ids"] == token["position_ids"] == ([1], [1], [2])
+    assert token["tree_mask"] == ([1, 1], [1, 1], [2, 2])
+    assert token["logits_idx"] == ([1], [1], [1])
+    assert "past_k_0" not in token
+
+
 def test_limits_are_the_bundles_unless_a_smaller_context_is_named() -> None:
     assert engine_limits(MANIFEST) == EngineLimits(max_context=32, max_tree=16, max_chunk=16)
     assert engine_limits(MANIFEST, 20).max_context == 20

@@ -12,7 +12,7 @@ from starsd_export.engines.builder import BuildError
 from starsd_export.engines.process import run_build
 from starsd_export.engines.worker import Order, Progress
 
-ORDER = Order("tensorrt-rtx", "graph.onnx", "plan", [{"x": ([1], [2], [3])}], "sm89", None)
+ORDER = Order("tensorrt-rtx", "graph.onnx", "plan", [{"x": ([1], [2], [3])}], ["sm89"], None)
 BUILT = {"type": "built", "version": "1.7.1.116", "tensors": [], "memory_bytes": 7}
 
 
@@ -27,7 +27,7 @@ def say(*reports: object) -> str:
 def test_progress_and_the_result_come_back() -> None:
     steps: list[Progress] = []
     progress = {"type": "progress", "phase": "Optimizing", "done": 3, "of": 30}
-    body = "assert order['compute_capability'] == 'sm89', order\n" + say(progress, BUILT)
+    body = "assert order['compute_capabilities'] == ['sm89'], order\n" + say(progress, BUILT)
     built = run_build(ORDER, steps.append, script(body))
     assert steps == [Progress("Optimizing", 3, 30)]
     assert (built.version, built.memory_bytes) == ("1.7.1.116", 7)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir
 import pytest
 
-from starsd_export.operators import APPEND, APPEND_BLOCKED, OperatorError, require_operators
+from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorError, require_operators
 
 FLOAT = onnx_ir.TensorType(onnx_ir.DataType.FLOAT)
 
@@ -35,9 +35,23 @@ def test_what_our_graphs_need_is_let_through() -> None:
 
 
 @pytest.mark.parametrize("opset", [17, 21, 24])
-def test_another_opset_is_named(opset: int) -> None:
-    with pytest.raises(OperatorError, match=rf"TensorRT 10\.3: opset {opset} \(allowed: 18 to 20\)$"):
+def test_another_opset_is_named_with_what_is_allowed_and_why(opset: int) -> None:
+    said = rf"TensorRT 10\.3: opset {opset} \(allowed: 18 to 20, because the parser of TensorRT 10\.3 knows up to 20\)$"
+    with pytest.raises(OperatorError, match=said):
         require_operators(one("Softmax", opset=opset), APPEND)
+
+
+@pytest.mark.parametrize("opset", [18, 20, 22])
+def test_weights_in_blocks_need_the_opset_that_has_them(opset: int) -> None:
+    said = rf"in blocks: opset {opset} \(allowed: 21, because scales of blocks and int4 begin with 21;"
+    with pytest.raises(OperatorError, match=said):
+        require_operators(one("DequantizeLinear", opset=opset), APPEND_BLOCKED)
+
+
+def test_caches_of_a_fixed_size_need_opset_24() -> None:
+    require_operators(one("TensorScatter", opset=24), INPLACE)
+    with pytest.raises(OperatorError, match=r"opset 23 \(allowed: 24, because TensorScatter begins with 24"):
+        require_operators(one("TensorScatter", opset=23), INPLACE)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_an_engine_is_built_without_a_gpu_and_fits_its_bundle(
 ) -> None:
     pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')")
     bundle, phases = bundles[kind], []
-    options = EngineOptions("tensorrt-rtx", sm, context=128)
+    options = EngineOptions("tensorrt-rtx", (sm,), context=128)
     built = export_engine(bundle, options, tmp_path / "engine", lambda report: phases.append(report.phase))
     engine = built.manifest
     assert not built.was_there

@@ -26,10 +26,11 @@ CONTEXT = 512
 FUSED, FUSED_INT8 = "fused features", "fused features, int8"
 TORCH, TORCH_FUSED = "torch", "torch, fused features"
 TENSORRT = {f"TensorRT (fake), {strategy}": strategy for strategy in ("append", "inplace")}
+GRAPHS = {f"graph for TensorRT, {strategy}": strategy for strategy in ("append", "inplace")}
 ON_GPU = {f"TensorRT on this GPU, {strategy}": strategy for strategy in ("append", "inplace")}
 _WITH_GPU = [pytest.param(name, marks=[pytest.mark.gpu, pytest.mark.export]) for name in ON_GPU]
 _WITH_TORCH = [
-    pytest.param(name, marks=pytest.mark.export) for name in (TORCH, TORCH_FUSED, FUSED, FUSED_INT8, *TENSORRT)
+    pytest.param(name, marks=pytest.mark.export) for name in (TORCH, TORCH_FUSED, FUSED, FUSED_INT8, *GRAPHS, *TENSORRT)
 ]
 ENGINES = [*KINDS, *_WITH_TORCH, *_WITH_GPU, "prefix", "replay"]
 
@@ -55,6 +56,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         tiny = request.getfixturevalue("tiny_eagle3")
         exported = open_engine(tiny.target_int8 if name == FUSED_INT8 else tiny.target, threads=1)
         return _torch_engine(exported, tiny) if name == TORCH_FUSED else exported
+    if name in GRAPHS:
+        return open_engine(request.getfixturevalue("tiny_tensorrt")[GRAPHS[name]], threads=1)
     if name in ON_GPU:
         return _gpu_engine(request.getfixturevalue("tiny_tensorrt")[ON_GPU[name]], tmp_path_factory.mktemp("gpu"))
     if name in TENSORRT:
@@ -102,7 +105,7 @@ def is_exact(request: pytest.FixtureRequest, engine: Engine) -> bool:
     the operators of `inplace`.
     """
     name = request.node.callspec.params["engine"]
-    return name not in (TORCH, TORCH_FUSED, *ON_GPU) and TENSORRT.get(name) != "inplace"
+    return name not in (TORCH, TORCH_FUSED, *ON_GPU) and (TENSORRT | GRAPHS).get(name) != "inplace"
 
 
 @pytest.fixture

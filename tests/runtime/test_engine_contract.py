@@ -137,6 +137,19 @@ def test_a_pass_is_committed_once(engine: Engine) -> None:
         engine.commit(seq, [0])
 
 
+@pytest.mark.parametrize("rows", [[-1], [0, 3], [4]])
+def test_rows_that_the_pass_did_not_have_are_refused_and_nothing_is_kept_of_them(
+    engine: Engine, rows: list[int]
+) -> None:
+    seq, fresh = prefilled(engine, IDS[:6]), prefilled(engine, IDS[:8])
+    forward(engine, seq, IDS[6:9])
+    with pytest.raises(EngineError, match=r"the last pass had 3 rows: \[.*\] cannot be committed"):
+        engine.commit(seq, rows)
+    assert seq.length == 6
+    engine.commit(seq, [0, 1])
+    assert close(forward(engine, seq, [3]).logits, forward(engine, fresh, [3]).logits)
+
+
 def test_a_capacity_beyond_the_context_is_refused(engine: Engine) -> None:
     with pytest.raises(EngineError):
         engine.open(engine.spec.max_context + 1)

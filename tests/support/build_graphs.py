@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, TensorProto, helper, save
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 
 HALF, SINGLE, BOOL, LONG = TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 Value = tuple[str, int, Sequence[int | str]]
@@ -27,6 +28,19 @@ def graph(nodes: Sequence[Any], inputs: Sequence[Value], outputs: Sequence[Value
 def dynamic_sum() -> ModelProto:
     """What builds in an instant: y = x + x over a dynamic dimension."""
     return graph([helper.make_node("Add", ["x", "x"], ["y"])], [("x", HALF, ["n"])], [("y", HALF, ["n"])], 18)
+
+
+def weights_in_blocks() -> ModelProto:
+    """A product with int8 weights that have a scale for 32 of them."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scales"], ["wide"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    made = graph(nodes, [("x", HALF, [4, 64])], [("y", HALF, [4, 64])], 21)
+    steps = np.arange(64 * 64, dtype=np.int64).reshape(64, 64) % 255 - 127
+    made.graph.initializer.append(numpy_helper.from_array(steps.astype(np.int8), "w"))
+    made.graph.initializer.append(numpy_helper.from_array(np.full((2, 64), 0.01, np.float16), "scales"))
+    return made
 
 
 def mixed_types() -> ModelProto:

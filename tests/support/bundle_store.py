@@ -27,18 +27,17 @@ SOURCES = (
     "starsd_edge/bundles/fingerprints.py",
 )
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-_STATES_KEPT = 3  # bundles of earlier states of the sources; each state takes most of a gigabyte
+_STATES_KEPT = 3  # bundles of earlier states of the sources; each state takes two gigabytes
 
 
 def exported(model_file: Path, weights: str) -> Bundle:
     """The bundle with these weights, by the function that `starsd-edge export` calls."""
     from starsd_export.pipeline import ExportOptions, export_bundle
 
-    place = STORE / _state_of_the_sources() / f"smollm2-135m-{weights}"
+    place = place_of(f"smollm2-135m-{weights}")
     try:
         return load_bundle(place)
     except BundleError:
-        _forget_old_states()
         return export_bundle(model_file, place, ExportOptions(weights=weights, name=place.name))
 
 
@@ -52,7 +51,7 @@ def shipped_head() -> EagleDrafter:
     from starsd_export.draft_heads.shipped_heads import SHIPPED
     from starsd_server.drafters.eagle import EagleDrafter
 
-    place = STORE / _state_of_the_sources() / "smollm2-135m-eagle-int8"
+    place = place_of("smollm2-135m-eagle-int8")
     try:
         bundle = load_draft_bundle(place)
     except BundleError:
@@ -61,6 +60,15 @@ def shipped_head() -> EagleDrafter:
     return EagleDrafter(open_head(bundle, 2), draft_ids(bundle), manifest.fingerprint, manifest.accepts, 1)
 
 
+def place_of(name: str) -> Path:
+    """Where a bundle of this name lies that the sources as they are make. Of earlier states few are kept."""
+    state = STORE / _state_of_the_sources()
+    if not state.is_dir():
+        _forget_old_states()
+    return state / name
+
+
+@functools.cache
 def _state_of_the_sources() -> str:
     digest = hashlib.sha256()
     for library in LIBRARIES:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import EngineSpec, Sequence, Step
+from starsd_edge.runtime.engine import EngineSpec, Sequence, Step, require_pending
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -141,10 +141,8 @@ class PrefixEngine:
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         assert isinstance(seq, PrefixSequence)
-        if seq.pending is None:
-            raise EngineError("commit without a forward pass, or a second one for the same pass")
-        if seq.length + len(rows) > seq.capacity:
-            raise EngineError(f"the sequence is full: {seq.length} + {len(rows)} rows of {seq.capacity}")
+        require_pending(seq, 0 if seq.pending is None else len(seq.pending), rows)
+        assert seq.pending is not None
         committed = list(seq.tokens)
         for row in rows:
             committed.append(seq.pending[row][-1])

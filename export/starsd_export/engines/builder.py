@@ -19,6 +19,7 @@ from starsd_export.engines.profiles import Shapes
 
 _KEPT_MESSAGES = 40
 _REASONS = 6
+_ASKS_FOR_A_GPU = "generateForCurrent"
 _TOLD_DEPTH = 2
 _PARTS = 20
 _DTYPES = {"HALF": "float16", "FLOAT": "float32", "BOOL": "bool", "INT64": "int64", "INT32": "int32"}
@@ -42,13 +43,13 @@ class BuildOrder:
     Attributes:
         graph: the ONNX file.
         shapes: of the inputs, one entry for each profile.
-        compute_capability: like "sm89"; None takes this machine's GPU.
+        compute_capabilities: kinds of GPU that one plan shall serve, like "sm89"; none takes this machine's GPU.
         timing_cache: what an earlier build measured, empty for none; None where the library keeps no such thing.
     """
 
     graph: Path
     shapes: Sequence[Shapes]
-    compute_capability: str | None
+    compute_capabilities: Sequence[str]
     timing_cache: bytes | None = None
 
 
@@ -88,7 +89,7 @@ def build_plan(
     if not parser.parse_from_file(str(order.graph)):
         raise BuildError(f"{library} does not take this graph: {_reasons(_parser_errors(parser) or log.errors)}")
     config = builder.create_builder_config()
-    _choose_gpu(library, config, order.compute_capability)
+    _choose_gpus(library, config, order.compute_capabilities)
     _add_profiles(library, builder, network, config, order.shapes, log)
     if order.timing_cache is not None:
         config.set_timing_cache(config.create_timing_cache(order.timing_cache), False)
@@ -98,20 +99,21 @@ def build_plan(
     if plan is None:
         if monitor.stopped:
             raise BuildCancelledError("the build was stopped")
-        raise BuildError(f"{library} does not build this graph: {_reasons(log.errors)}")
+        raise BuildError(f"{library} does not build this graph: {_why_not(log.errors)}")
     measured = bytes(config.get_timing_cache().serialize()) if order.timing_cache is not None else None
     return BuiltPlan(bytes(plan), _tensors(network), measured)
 
 
-def _choose_gpu(library: Library, config: Any, wanted: str | None) -> None:
-    if wanted is None:
+def _choose_gpus(library: Library, config: Any, wanted: Sequence[str]) -> None:
+    if not wanted:
         return
-    kind = getattr(library.module.ComputeCapability, wanted.upper(), None)
-    if kind is None:
-        raise BuildError(f"{library} does not build for {wanted}: another version may")
-    config.num_compute_capabilities = 1
-    if not config.set_compute_capability(kind, 0):
-        raise BuildError(f"{library} refuses to build for {wanted}")
+    config.num_compute_capabilities = len(wanted)
+    for index, name in enumerate(wanted):
+        kind = getattr(library.module.ComputeCapability, name.upper(), None)
+        if kind is None:
+            raise BuildError(f"{library} does not build for {name}: another version may")
+        if not config.set_compute_capability(kind, index):
+            raise BuildError(f"{library} refuses to build for {name}")
 
 
 def _add_profiles(
@@ -217,6 +219,13 @@ def _parser_errors(parser: Any) -> list[str]:
         where = f"{error.node_operator()} {error.node_name()}".strip()
         found.append(f"{where}: {error.desc()}" if where else error.desc())
     return found
+
+
+def _why_not(messages: Sequence[str]) -> str:
+    """What the builder said, and what helps where it looked for a GPU, as 1.4 does for weights in blocks."""
+    asked = any(_ASKS_FOR_A_GPU in message for message in messages)
+    advice = "it needs a GPU for this: take a newer version, or a bundle of `--weights fp16`"
+    return f"{advice} ({_reasons(messages)})" if asked else _reasons(messages)
 
 
 def _reasons(messages: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import PROFILES, engine_limits, profile_shapes
 from starsd_export.engines.worker import Built, Order, Progress
 
-BUILD_REVISION = 1
+BUILD_REVISION = 2
 """Raised when this program builds another engine from the same graph for the same limits."""
 _KEY_DIGITS = 12
 
@@ -45,23 +45,28 @@ class EngineOptions:
 
     Attributes:
         engine: "tensorrt" or "tensorrt-rtx".
-        compute_capability: kind of GPU, like "sm89"; None takes that of this machine's first one.
+        compute_capabilities: kinds of GPU that the engine shall serve, like "sm89"; none takes that of this machine's
+            first one. TensorRT-RTX makes one engine for several.
         context: committed tokens that it shall take; None takes the bundle's context.
 
     Raises:
-        UsageError: no such engine or kind of GPU.
+        UsageError: no such engine or kind of GPU, or one of them twice.
     """
 
     engine: str
-    compute_capability: str | None = None
+    compute_capabilities: tuple[str, ...] = ()
     context: int | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise UsageError(f"no such engine: --engine is {' or '.join(ENGINES)}, not {self.engine!r}")
-        wanted = self.compute_capability
-        if self.engine == "tensorrt-rtx" and wanted is not None and wanted not in COMPUTE_CAPABILITIES:
-            raise UsageError(f"--compute-capability is one of {', '.join(COMPUTE_CAPABILITIES)}, not {wanted!r}")
+        wanted = self.compute_capabilities
+        if len(set(wanted)) < len(wanted):
+            raise UsageError(f"--compute-capability names a kind of GPU twice: {', '.join(wanted)}")
+        foreign = [name for name in wanted if name not in COMPUTE_CAPABILITIES]
+        if self.engine == "tensorrt-rtx" and foreign:
+            known = ", ".join(COMPUTE_CAPABILITIES)
+            raise UsageError(f"--compute-capability is one of {known}, not {', '.join(map(repr, foreign))}")
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,10 @@ def export_engine(
         )
     library, device = _library_and_gpu(options, devices)
     limits = engine_limits(bundle.manifest, options.context)
-    host = EngineHost(ENGINES[options.engine], library.version, _capability(options, device), platform_name())
-    target = (destination or engines_dir() / engine_name(bundle, host, limits)).resolve()
-    there = _same_engine(target, bundle, host, limits)
+    capabilities = options.compute_capabilities if device is None else (device.compute_capability,)
+    host = EngineHost(ENGINES[options.engine], library.version, capabilities[0], platform_name())
+    target = (destination or engines_dir() / engine_name(bundle, host, limits, capabilities[1:])).resolve()
+    there = _same_engine(target, bundle, host, limits, capabilities)
     if there is not None:
         return BuiltEngine(target, there, was_there=True)
     _require_replaceable(target)
@@ -116,28 +122,34 @@ def export_engine(
     require_free_space(target, plan_bytes(weights), "the engine")
     with staged_directory(target) as staging:
         started = time.monotonic()
-        built = run_build(_order(bundle, options, host, limits, staging / PLAN_NAME), progress)
+        built = run_build(_order(bundle, options, host, limits, staging / PLAN_NAME, capabilities), progress)
         manifest = _describe(bundle, host, limits, built, staging / PLAN_NAME, time.monotonic() - started)
+        manifest = msgspec.structs.replace(manifest, further_capabilities=list(capabilities[1:]))
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
         (staging / ENGINE_NAME).write_bytes(text + b"\n")
     return BuiltEngine(target, manifest, was_there=False)
 
 
-def engine_name(bundle: Bundle, host: EngineHost, limits: EngineLimits) -> str:
-    """Name of the directory in the cache: readable, with a digest of all that the engine depends on."""
+def engine_name(bundle: Bundle, host: EngineHost, limits: EngineLimits, further: Sequence[str] = ()) -> str:
+    """Name of the directory in the cache: readable, with a digest of all that the engine depends on.
+
+    Args:
+        further: kinds of GPU that it serves beside the host's.
+    """
     manifest = bundle.manifest
     graph = manifest.graph
-    parts = (BUILD_REVISION, graph_digest(manifest), graph.weights, graph.kv_strategy, *vars(host).values())
+    parts = (BUILD_REVISION, graph_digest(manifest), graph.weights, graph.kv_strategy, *vars(host).values(), *further)
     key = hashlib.sha256(msgspec.json.encode([*parts, limits])).hexdigest()[:_KEY_DIGITS]
-    return f"{manifest.name}-{host.library.replace('_', '-')}-{host.compute_capability}-{key}"
+    kinds = "-".join((host.compute_capability, *further))
+    return f"{manifest.name}-{host.library.replace('_', '-')}-{kinds}-{key}"
 
 
 def _library_and_gpu(
     options: EngineOptions, devices: Callable[[], list[CudaDevice]]
 ) -> tuple[Library, CudaDevice | None]:
     """The driver comes first: TensorRT's own objects end the process where there is none."""
-    ahead = options.engine == "tensorrt-rtx" and options.compute_capability is not None
-    if ahead:
+    wanted = options.compute_capabilities
+    if options.engine == "tensorrt-rtx" and wanted:
         return open_library(options.engine), None
     try:
         device = devices()[0]
@@ -145,30 +157,26 @@ def _library_and_gpu(
         if options.engine == "tensorrt-rtx":
             raise UsageError(f"name the kind of GPU to build for (--compute-capability sm89): {error}") from None
         raise EngineError(f"--engine tensorrt builds on the device that runs the engine, and {error}") from None
-    wanted = options.compute_capability or device.compute_capability
-    if wanted != device.compute_capability:
+    others = [name for name in wanted if name != device.compute_capability]
+    if others:
         raise UsageError(
             f"--engine tensorrt builds for this machine's GPU, which is {device.compute_capability} ({device.name}), "
-            f"and not for {wanted}"
+            f"and not for {', '.join(others)}"
         )
     return open_library(options.engine), device
 
 
-def _capability(options: EngineOptions, device: CudaDevice | None) -> str:
-    named = device.compute_capability if device else options.compute_capability
-    if named is None:  # _library_and_gpu has found one or raised
-        raise EngineError("no kind of GPU is known to build for")
-    return named
-
-
-def _same_engine(target: Path, bundle: Bundle, host: EngineHost, limits: EngineLimits) -> EngineManifest | None:
+def _same_engine(
+    target: Path, bundle: Bundle, host: EngineHost, limits: EngineLimits, capabilities: Sequence[str]
+) -> EngineManifest | None:
     try:
         manifest = read_engine_manifest(target)
         require_fit(target, manifest, host, bundle.manifest)
         require_plan(target, manifest)
     except StarsdError:
         return None
-    return manifest if manifest.limits == limits else None
+    same = manifest.limits == limits and manifest.compute_capabilities == tuple(capabilities)
+    return manifest if same else None
 
 
 def _require_replaceable(target: Path) -> None:
@@ -176,13 +184,15 @@ def _require_replaceable(target: Path) -> None:
         raise UsageError(f"{target} holds files and no engine: name a new directory, or empty this one first")
 
 
-def _order(bundle: Bundle, options: EngineOptions, host: EngineHost, limits: EngineLimits, plan: Path) -> Order:
+def _order(
+    bundle: Bundle, options: EngineOptions, host: EngineHost, limits: EngineLimits, plan: Path, wanted: Sequence[str]
+) -> Order:
     return Order(
         engine=options.engine,
         graph=str(bundle.path / bundle.manifest.graph.file),
         plan=str(plan),
         shapes=[dict(shapes) for shapes in profile_shapes(bundle.manifest, limits)],
-        compute_capability=host.compute_capability if host.library == "tensorrt_rtx" else None,
+        compute_capabilities=list(wanted) if host.library == "tensorrt_rtx" else [],
         timing_cache=None if host.library == "tensorrt_rtx" else str(_timing_cache(host)),
     )
 

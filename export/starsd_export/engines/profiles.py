@@ -54,7 +54,10 @@ def profile_shapes(manifest: Manifest, limits: EngineLimits) -> list[Shapes]:
     one = _Span(1, 1, 1)
     chunk = _Span(1, min(_USUAL_CHUNK, limits.max_chunk), limits.max_chunk)
     tree = _Span(1, min(_USUAL_TREE, limits.max_tree), limits.max_tree)
-    return [_shapes(manifest, tokens, past, rows) for tokens, rows in ((chunk, one), (one, one), (tree, tree))]
+    # TensorRT-RTX 1.4 (the interface of TensorRT 10.15) builds no masked `Attention` over exactly one token; up to two,
+    # tuned for one, it does.
+    token = _Span(1, 1, 2) if manifest.graph.kv_strategy == "inplace" else one
+    return [_shapes(manifest, tokens, past, rows) for tokens, rows in ((chunk, one), (token, one), (tree, tree))]
 
 
 def _shapes(manifest: Manifest, tokens: _Span, past: _Span, rows: _Span) -> Shapes:

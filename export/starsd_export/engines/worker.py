@@ -33,7 +33,8 @@ class Order(msgspec.Struct, frozen=True):
     graph: str
     plan: str
     shapes: list[dict[str, tuple[list[int], list[int], list[int]]]]
-    compute_capability: str | None
+    compute_capabilities: list[str]
+    """Kinds of GPU that one plan shall serve; none takes this machine's."""
     timing_cache: str | None
     """Its file, which may not be there yet."""
 
@@ -89,7 +90,7 @@ def _build(order: Order, send: Callable[[Report], None], stop: threading.Event) 
     library = open_library(order.engine)
     cache = Path(order.timing_cache) if order.timing_cache else None
     shapes: list[Shapes] = list(order.shapes)
-    request = BuildOrder(Path(order.graph), shapes, order.compute_capability, _read(cache))
+    request = BuildOrder(Path(order.graph), shapes, order.compute_capabilities, _read(cache))
 
     def report(phase: str, done: int, of: int) -> None:
         if stop.is_set():

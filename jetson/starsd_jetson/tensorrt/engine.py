@@ -163,8 +163,7 @@ class TensorrtEngine:
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`. An `inplace` engine takes rows in ascending order alone, as those of every path are."""
         seq = _own(seq)
-        require_pending(seq, bool(seq.pending), len(rows))
-        require_rows_of_pass(seq.pending, rows)
+        require_pending(seq, seq.pending, rows)
         seq.lent.caches.commit(seq.length, rows)
         seq.length += len(rows)
         seq.pending = 0

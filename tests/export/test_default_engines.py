@@ -1,0 +1,99 @@
+"""The default model's graphs for TensorRT, as `starsd-edge export --engine` builds them: every kind of graph, for three
+kinds of GPU at once, with both generations of TensorRT-RTX.
+
+What builds on a small model may not on a larger one: which kernels a compiler chooses depends on widths and lengths.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir
+import pytest
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.engine_manifest import (
+    EngineHost,
+    platform_name,
+    read_engine_manifest,
+    require_fit,
+    require_plan,
+)
+from starsd_edge.children import end_with_parent
+from starsd_export.engines.profiles import PROFILES
+from starsd_export.operators import require_operators
+from starsd_export.tensorrt_graph import PARITY_BOUND
+from tests.support.default_graphs import KINDS, default_graphs, graph_options
+from tests.support.rtx_generations import GENERATIONS, Generation
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.export,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),  # a build takes half a minute of a core, and there may be little of one
+]
+GPUS = ("sm86", "sm89", "sm120")
+OPSETS = {("append", "fp16"): 18, ("append", "int8"): 21, ("append", "int4"): 21}
+
+
+def _builds() -> Iterator[object]:
+    newer, older = GENERATIONS
+    for kind in KINDS:
+        yield pytest.param(kind, newer, id=f"{'-'.join(kind)}-{newer.version}")
+    for strategy, weights in KINDS:
+        # 1.4 asks for a GPU to build weights in blocks (see test_engine_builds.py).
+        marks = () if weights == "fp16" else (pytest.mark.gpu,)
+        yield pytest.param((strategy, weights), older, id=f"{strategy}-{weights}-{older.version}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def bundles(model_file: Path) -> dict[tuple[str, str], Bundle]:
+    return default_graphs(model_file)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_a_graph_keeps_to_its_operators_and_passed_its_parity_gate(
+    bundles: dict[tuple[str, str], Bundle], kind: tuple[str, str]
+) -> None:
+    strategy, weights = kind
+    bundle = bundles[kind]
+    graph = onnx_ir.load(bundle.path / bundle.manifest.graph.file)
+    require_operators(graph, graph_options(strategy, weights).operators(weights))
+    assert graph.opset_imports == {"": OPSETS.get(kind, 24)}
+    assert set(bundle.manifest.parity) >= {"prefill", "chunked prefill", "one token", "one token on nothing", "tree"}
+    assert 0 < max(bundle.manifest.parity.values()) < PARITY_BOUND
+
+
+@pytest.mark.parametrize(("kind", "generation"), list(_builds()))
+def test_one_engine_is_built_for_three_kinds_of_gpu(
+    bundles: dict[tuple[str, str], Bundle], kind: tuple[str, str], generation: Generation, tmp_path: Path
+) -> None:
+    generation.require()
+    bundle, place = bundles[kind], tmp_path / "engine"
+    wanted = [part for gpu in GPUS for part in ("--compute-capability", gpu)]
+    command = [sys.executable, "-m", "starsd_edge.cli", "export", bundle.path, "--engine", "tensorrt-rtx", *wanted]
+    result = subprocess.run(
+        [*command, "--output", place],
+        env=generation.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=end_with_parent,
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"for sm86, sm89, sm120, tensorrt_rtx {generation.version}, built in" in result.stdout
+    engine = read_engine_manifest(place)
+    for gpu in GPUS:
+        require_fit(
+            place, engine, EngineHost("tensorrt_rtx", generation.version, gpu, platform_name()), bundle.manifest
+        )
+    assert engine.profiles == list(PROFILES)
+    assert (engine.kv_strategy, engine.weights) == kind
+    assert len(engine.aliases) == (2 * bundle.manifest.model.n_layers if engine.kv_strategy == "inplace" else 0)
+    weights = bundle.path / bundle.manifest.graph.weights_file
+    plan = require_plan(place, engine)
+    assert plan.stat().st_size > weights.stat().st_size / 2
+    plan.unlink()  # half a gigabyte each, and pytest keeps what tests leave
