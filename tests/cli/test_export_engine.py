@@ -36,7 +36,7 @@ def bundle(tmp_path: Path) -> Path:
     [
         (("--engine", "openvino"), "--engine is tensorrt or tensorrt-rtx, not 'openvino'"),
         (("--engine", "tensorrt-rtx", "--compute-capability", "sm87"), "is one of sm75, sm80, sm86"),
-        ((*AHEAD, "--weights", "int4", "--block", "32"), "leave --weights and --block away"),
+        ((*AHEAD, "--weights", "int4", "--block", "64"), "leave --weights and --block away"),
         ((*AHEAD, "--draft-head", "shipped"), "draft heads run on ONNX Runtime: leave --engine away"),
         (("--compute-capability", "sm89"), "--compute-capability is for --engine"),
         (("--context", "64"), "--context is for --engine and --kv-strategy inplace"),
