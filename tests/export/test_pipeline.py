@@ -53,14 +53,16 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
     assert (manifest.graph.kv_dtype, manifest.graph.weights) == ("float16", "fp32")
     assert manifest.graph.revision == GRAPH_REVISION
     assert manifest.text.eos_ids == [1]
-    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json"}
+    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json", "golden.npz"}
     assert set(manifest.parity) == {
         "prefill",
         "chunked prefill",
+        "long chunk",
         "one token on nothing",
         "one token",
         "chain",
         "tree",
+        "after a branch",
     }
     assert str(tmp_path) not in (bundle.path / "manifest.json").read_text()
 

@@ -103,7 +103,7 @@ def test_a_bundle_says_how_its_weights_are_stored_and_passed_its_parity_gate(
     assert set(manifest.parity) >= {"prefill", "chunked prefill", "one token", "one token on nothing", "tree"}
     assert 0 < max(manifest.parity.values()) < PARITY_BOUND
     assert set(manifest.fp16_range) >= {"embed_tokens", "layers.0", "norm", "lm_head"}
-    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json"}
+    assert set(manifest.files) == {"model.onnx", "model.onnx.data", "tokenizer.json", "golden.npz"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

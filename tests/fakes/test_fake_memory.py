@@ -40,6 +40,7 @@ def test_fresh_memory_is_poison_on_both_sides(gpu: Cuda) -> None:
 def test_addresses_are_aligned_to_no_more_than_they_have_to_be(gpu: Cuda) -> None:
     found = [gpu.memory(8), gpu.memory(1000), gpu.pinned(8).address, gpu.pinned(3000).address]
     found.append(gpu.ok(gpu.cuda.cudaMallocManaged(8, gpu.cuda.cudaMemAttachGlobal)))
+    found.append(gpu.ok(gpu.cuda.cudaMallocHost(8)))
     assert {address % (2 * ALIGNMENT) for address in found} == {ALIGNMENT}
 
 
@@ -154,8 +155,9 @@ def test_rows_at_distances_are_copied_and_nothing_between_them(gpu: Cuda) -> Non
     found = gpu.get(target, 8)
     assert found[:2] + found[3:5] == [1, 2, 5, 6]
     assert np.isnan([found[2], *found[5:]]).all()
-    narrow = gpu.cuda.cudaMemcpy2DAsync(target, 3, source, 8, 4, 2, kind, gpu.stream)
-    assert gpu.code(narrow) == "cudaErrorInvalidPitchValue"
+    for pitch in (3, 1 << 31):
+        result = gpu.cuda.cudaMemcpy2DAsync(target, pitch, source, 8, 4, 2, kind, gpu.stream)
+        assert gpu.code(result) == "cudaErrorInvalidPitchValue"
     beyond = gpu.cuda.cudaMemcpy2DAsync(target, 6, source, 8, 4, 4, kind, gpu.stream)
     assert gpu.code(beyond) == "cudaErrorInvalidValue"
 

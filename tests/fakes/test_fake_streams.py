@@ -127,6 +127,8 @@ def test_without_a_driver_every_call_says_so() -> None:
         cuda.cudaHostAlloc(8, 0),
     )
     assert {result[0].name for result in results} == {"cudaErrorInsufficientDriver"}
+    assert cuda.cudaGetErrorName(results[0][0])[1] == b"cudaErrorInsufficientDriver"
+    assert b"driver version is insufficient" in cuda.cudaGetErrorString(results[0][0])[1]
 
 
 def test_the_device_describes_itself() -> None:

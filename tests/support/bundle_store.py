@@ -22,6 +22,7 @@ SOURCES = (
     "export/starsd_export",
     "starsd_edge/runtime",
     "starsd_edge/heads",
+    "starsd_edge/parity",
     "starsd_edge/bundles/manifest.py",
     "starsd_edge/bundles/fingerprints.py",
 )

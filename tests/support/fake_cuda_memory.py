@@ -24,6 +24,7 @@ _SIDES = {
 """Where each kind of copy goes to and comes from."""
 _HOST_FLAGS, _MAPPED = 7, 2
 _MANAGED_FLAGS = (1, 2)
+_LARGEST_PITCH = (1 << 31) - 1
 Pointer = tuple[cudaError_t, int | None]
 
 
@@ -104,7 +105,7 @@ class CudaMemory(CudaPart):
         self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: cudaMemcpyKind, stream: Any
     ) -> Code:
         """Copy bytes at regular distances."""
-        if width > dpitch or width > spitch:
+        if width > min(dpitch, spitch) or max(dpitch, spitch) > _LARGEST_PITCH:
             return self._refuse(
                 f"rows of {width} bytes every {dpitch} and {spitch}", cudaError_t.cudaErrorInvalidPitchValue
             )

@@ -27,11 +27,6 @@ class DataType(_Number):
     UINT8 = 5
     INT64 = 8
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one."""
-        return int(NUMPY_TYPES[self].itemsize)
-
 
 NUMPY_TYPES: dict[DataType, np.dtype[Any]] = {
     DataType.FLOAT: np.dtype(np.float32),

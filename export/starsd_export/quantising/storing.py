@@ -10,10 +10,9 @@ import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import PerplexityChange
-from starsd_edge.runtime.engine import causal_mask
+from starsd_edge.runtime.engine import Engine, causal_mask
 from starsd_export.blocks import Blocks, Search, quantise_model
 from starsd_export.checkpoint import Checkpoint, checkpoint_tokenizer
-from starsd_export.parity import GraphEngine
 from starsd_export.quantising.own_text import OwnText, WritingRules, keep_text, kept_text, openings, write_own_text
 from starsd_export.quantising.perplexity import HELD_OUT, OWN, changes, held_out_texts, perplexities
 from starsd_export.quantising.stored import StoredMatrices
@@ -44,9 +43,7 @@ def store_weights(
     return stored, changes(before, perplexities(partial(_stock_logits, model), texts), texts)
 
 
-def engine_perplexity(
-    checkpoint: Checkpoint, model: PreTrainedModel, engine: GraphEngine
-) -> dict[str, PerplexityChange]:
+def engine_perplexity(checkpoint: Checkpoint, model: PreTrainedModel, engine: Engine) -> dict[str, PerplexityChange]:
     """What an engine's perplexity is beside that of the model it was made from."""
     texts = {HELD_OUT: _passages(checkpoint)}
     before = perplexities(partial(_stock_logits, model), texts)
@@ -75,6 +72,6 @@ def _stock_logits(model: PreTrainedModel, ids: Sequence[int]) -> npt.NDArray[np.
     return run_stock(model, ids, kv_dtype="float16").logits
 
 
-def _engine_logits(engine: GraphEngine, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+def _engine_logits(engine: Engine, ids: Sequence[int]) -> npt.NDArray[np.float32]:
     tokens, seq = np.asarray(ids, np.int64), engine.open(len(ids))
     return engine.forward(seq, tokens, np.arange(len(ids)), causal_mask(len(ids))).logits

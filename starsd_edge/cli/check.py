@@ -1,0 +1,66 @@
+"""`starsd-edge check`: does a bundle compute what its model computes, and its engines what its graph does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.options import MAX_THREADS
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The options of the command."""
+
+    bundle: Annotated[
+        str,
+        typer.Argument(metavar="BUNDLE", help="A bundle's directory, or its name.", autocompletion=bundle_names),
+    ]
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Compare with this checkpoint (as `export` takes it). Default: the one in the cache, if it is there.",
+            show_default=False,
+        ),
+    ] = None
+    engine: Annotated[
+        tuple[Path, ...],
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Check these engines. Default: all of the bundle that are on this machine.",
+            show_default=False,
+        ),
+    ] = ()
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of ONNX Runtime.", show_default=False)
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
+    ] = False
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "check", check, CheckOptions)
+
+
+def check(options: CheckOptions) -> None:
+    """Check a bundle: its files, its graph against the checkpoint and what was recorded at export, its engines.
+
+    Passes of every kind are compared, with the KV of every layer, and then some greedy text. What this machine cannot
+    check it says. Exit code: 0 if nothing differs, 1 if something does, 2 for wrong options.
+    """
+    from starsd_edge.cli.check_output import reporting, show
+    from starsd_edge.cli.check_run import check_bundle
+
+    with reporting(options.as_json) as progress:
+        report = check_bundle(options, progress)
+    show(report, options.as_json)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)

@@ -1,0 +1,97 @@
+"""What can be said of a bundle without running it: its manifest, its files, its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from starsd_edge.bundles.bundle import TOKENIZER_NAME, check_listed_files
+from starsd_edge.bundles.cache import MANIFEST_NAME
+from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
+from starsd_edge.bundles.manifest import GRAPH_REVISION, Manifest
+from starsd_edge.errors import BundleError, StarsdError
+from starsd_edge.parity.findings import Check, differs, ok
+from starsd_edge.parity.golden import Golden
+from starsd_edge.text.tokenizer import Tokenizer
+
+_AGAIN = "export the bundle again, or copy it again from where it was made"
+
+
+def check_manifest(path: Path, manifest: Manifest) -> Check:
+    """Whether its numbers go together, as those of an exporter's do."""
+    wrong = next(_contradictions(manifest), None)
+    if wrong is not None:
+        return differs("manifest", f"{path / MANIFEST_NAME}: {wrong}", "export the bundle again")
+    graph, model = manifest.graph, manifest.model
+    return ok(
+        "manifest",
+        f"{model.architecture}, {model.n_layers} layers, {graph.weights} weights, {graph.kv_strategy} {graph.kv_dtype} "
+        "KV",
+    )
+
+
+def check_each_file(path: Path, files: Mapping[str, str]) -> list[Check]:
+    """A line for each file that is not what was exported, or one for all of them.
+
+    Args:
+        files: sha256 by name.
+    """
+    checks = []
+    for name, digest in files.items():
+        try:
+            check_listed_files(path, {name: digest}, ())
+        except BundleError as error:
+            checks.append(differs(name, str(error)))
+        except OSError as error:
+            checks.append(differs(name, f"{path / name} cannot be read: {error.strerror}", _AGAIN))
+    if checks:
+        return checks
+    size = sum((path / name).stat().st_size for name in files)
+    return [ok("files", f"{len(files)} files are what was exported, {size / 1e6:,.0f} MB")]
+
+
+def check_tokenizer(path: Path, manifest: Manifest, golden: Golden | None) -> Check:
+    """Whether it is the tokenizer of the manifest, and makes of texts what it made of them at export."""
+    name, file = "tokenizer", path / TOKENIZER_NAME
+    try:
+        found = tokenizer_fingerprint(json.loads(file.read_text(encoding="utf-8")))
+        if found != manifest.fingerprints.tokenizer_fp:
+            return differs(
+                name, f"{file} is another tokenizer than the one of the model (its fingerprint differs)", _AGAIN
+            )
+        tokenizer = Tokenizer.load(path, manifest.text)
+    except StarsdError as error:
+        return differs(name, str(error))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        return differs(name, f"{file} is not a usable tokenizer ({type(error).__name__}: {error})", _AGAIN)
+    prompts = () if golden is None else tuple(zip(golden.facts.prompts, golden.facts.prompt_ids, strict=True))
+    for text, ids in prompts:
+        if tokenizer.encode(text) != ids:
+            return differs(name, f"{file} makes other tokens of {text[:24]!r} than at export", _AGAIN)
+    said = f", {len(prompts)} texts give the tokens of the export" if prompts else ""
+    return ok(name, f"{manifest.model.tokenizer_size:,} ids{said}")
+
+
+def _contradictions(manifest: Manifest) -> Iterator[str]:
+    model, graph = manifest.model, manifest.graph
+    if model.n_heads % model.n_kv_heads:
+        yield f"{model.n_heads} heads do not share {model.n_kv_heads} KV heads evenly"
+    if graph.feature_kind == "last_hidden" and graph.feature_width != model.hidden_size:
+        yield f"features of {graph.feature_width} numbers are not the hidden state of {model.hidden_size}"
+    if len(graph.tap_layers) != len(set(graph.tap_layers)) or any(
+        not 0 <= layer <= model.n_layers for layer in graph.tap_layers
+    ):
+        yield f"layers {graph.tap_layers} cannot be tapped of {model.n_layers}"
+    if graph.tensorrt is None and graph.kv_strategy == "inplace":
+        yield "an inplace graph needs caches of a fixed size, and none is named"
+    if graph.kv_strategy == "inplace" and graph.tensorrt is not None:
+        needed = model.max_context + graph.max_tree
+        if graph.tensorrt.capacity < needed:
+            yield f"caches of {graph.tensorrt.capacity} rows do not hold {model.max_context} tokens and a tree"
+    if graph.revision > GRAPH_REVISION:
+        yield f"graph revision {graph.revision} is newer than this program's ({GRAPH_REVISION})"
+    ids: Sequence[int | None] = [manifest.text.bos_id, *manifest.text.eos_ids]
+    for token in ids:
+        if token is not None and not 0 <= token < model.vocab_size:
+            yield f"token {token} is beyond the vocabulary of {model.vocab_size}"

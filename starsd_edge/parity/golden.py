@@ -1,0 +1,201 @@
+"""What a bundle's graph said when it left the exporter, kept in the bundle: a yardstick where there is no checkpoint.
+
+golden.npz    "facts": a `GoldenFacts` as JSON; for pass i "i.logits", "i.features", "i.keys", "i.values": numbers of
+              what it gave, taken at fixed places all over each tensor
+
+A few hundred KiB for any model: places do not get more with its width.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.errors import BundleError
+from starsd_edge.parity.passes import IDS, Observation, Values
+from starsd_edge.parity.text import Text
+
+GOLDEN_NAME = "golden.npz"
+REVISION = 1
+"""Raised when the passes, or the places that are kept of them, change."""
+_PLACES = {"logits": 512, "features": 256, "layer": 96}
+_STRIDE = 2_654_435_761  # a prime: its multiples visit the places of any smaller tensor once each, in no pattern
+_MOST_BYTES = 16 << 20
+_FACTS = "facts"
+
+
+class GoldenPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pass; see `Observation`."""
+
+    case: str
+    longest: int
+    from_checkpoint: float
+    """How far it was from the checkpoint, whose weights may be finer; relative, the largest of all tensors."""
+
+
+class GoldenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """See `Text`."""
+
+    prompt: list[int]
+    ids: list[int]
+    gaps: list[float]
+    spread: float
+
+
+class GoldenFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is not an array."""
+
+    revision: int
+    ids: list[int]
+    """Tokens of the passes."""
+    passes: list[GoldenPass]
+    prompts: list[str]
+    prompt_ids: list[list[int]]
+    """What the tokenizer made of them."""
+    text: GoldenText
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What was recorded.
+
+    Attributes:
+        values: of each of `facts.passes`, as `sampled` gives them.
+    """
+
+    facts: GoldenFacts
+    values: Sequence[Values]
+
+    @property
+    def text(self) -> Text:
+        """The recorded greedy text."""
+        text = self.facts.text
+        return Text(text.prompt, text.ids, text.gaps, text.spread)
+
+    def expected(self, observation: Observation) -> Values | None:
+        """What was recorded of a pass; None where it was not run then."""
+        found = (index for index, each in enumerate(self.facts.passes) if _key(each) == _key(observation))
+        index = next(found, None)
+        return None if index is None else self.values[index]
+
+    def from_checkpoint(self, observation: Observation) -> float | None:
+        """How far a pass was from the checkpoint at export."""
+        return next((each.from_checkpoint for each in self.facts.passes if _key(each) == _key(observation)), None)
+
+
+def sampled(values: Values) -> Values:
+    """The numbers of a pass that are kept; keys and values as one row per layer, [L, n]."""
+    features = None if values.features is None else _sample(values.features, _PLACES["features"])
+    keys, rows = (
+        None if layers is None else [_sample(layer, _PLACES["layer"]) for layer in layers]
+        for layers in (values.keys, values.values)
+    )
+    return Values(_sample(values.logits, _PLACES["logits"]), features, keys, rows, values.is_top_right)
+
+
+def write_golden(
+    directory: Path,
+    ids: Sequence[int],
+    passes: Sequence[tuple[Observation, float]],
+    prompts: Mapping[str, Sequence[int]],
+    text: Text,
+) -> None:
+    """Record a graph.
+
+    Args:
+        directory: of the bundle.
+        ids: tokens of the passes.
+        passes: what it gave, and how far that is from the checkpoint.
+        prompts: some texts, and the ids that the tokenizer makes of them.
+    """
+    facts = GoldenFacts(
+        revision=REVISION,
+        ids=list(ids),
+        passes=[GoldenPass(each.case, each.longest, far) for each, far in passes],
+        prompts=list(prompts),
+        prompt_ids=[list(each) for each in prompts.values()],
+        text=GoldenText(list(text.prompt), list(text.ids), list(text.gaps), text.spread),
+    )
+    arrays: dict[str, npt.NDArray[Any]] = {_FACTS: np.frombuffer(msgspec.json.encode(facts), np.uint8)}
+    for index, (each, _) in enumerate(passes):
+        values = sampled(each.values)
+        for name in ("logits", "features", "keys", "values"):
+            part = getattr(values, name)
+            if part is not None:
+                arrays[f"{index}.{name}"] = np.stack(part) if isinstance(part, list) else part
+    np.savez(directory / GOLDEN_NAME, **arrays)  # type: ignore[arg-type]
+
+
+def read_golden(path: Path, vocab_size: int) -> Golden:
+    """What was recorded in the bundle at this path.
+
+    Raises:
+        BundleError: it cannot be read, or another version wrote it.
+    """
+    file = path / GOLDEN_NAME
+    try:
+        arrays = _load(file)
+        facts = msgspec.json.decode(arrays.pop(_FACTS).tobytes(), type=GoldenFacts)
+        golden = Golden(facts, [_values(arrays, index) for index in range(len(facts.passes))])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
+        raise BundleError(f"{file} cannot be read ({error}): export the bundle again") from None
+    if facts.revision != REVISION:
+        raise BundleError(
+            f"{file} was recorded in another way ({facts.revision}; this version reads {REVISION}): export the bundle "
+            "again, or check it with the version that made it"
+        )
+    _require_sound(file, facts, vocab_size)
+    return golden
+
+
+def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
+    """Its arrays; nothing larger than a recording is unpacked."""
+    if file.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES} bytes")
+    data = io.BytesIO(file.read_bytes())
+    with zipfile.ZipFile(data) as archive:
+        if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
+            raise ValueError(f"larger than {_MOST_BYTES} bytes when it is unpacked")
+    data.seek(0)
+    with np.load(data, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _values(arrays: Mapping[str, npt.NDArray[Any]], index: int) -> Values:
+    keys, values = arrays.get(f"{index}.keys"), arrays.get(f"{index}.values")
+    return Values(
+        arrays[f"{index}.logits"],
+        arrays.get(f"{index}.features"),
+        None if keys is None else list(keys),
+        None if values is None else list(values),
+    )
+
+
+def _require_sound(file: Path, facts: GoldenFacts, vocab_size: int) -> None:
+    ids = [*facts.ids, *facts.text.prompt, *facts.text.ids]
+    texts = (
+        len(facts.text.ids) == len(facts.text.gaps) > 0
+        and len(facts.text.prompt) > 0
+        and len(facts.prompts) == len(facts.prompt_ids)
+    )
+    if len(facts.ids) != IDS or not texts or not all(0 <= token < vocab_size for token in ids):
+        raise BundleError(f"{file} does not fit the manifest: export the bundle again")
+
+
+def _sample(array: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:
+    flat = array.reshape(-1)
+    if flat.size <= places:
+        return flat
+    return np.asarray(flat[np.arange(places, dtype=np.int64) * _STRIDE % flat.size])
+
+
+def _key(each: Observation | GoldenPass) -> tuple[str, int]:
+    return each.case, each.longest
