@@ -26,7 +26,6 @@ from starsd_edge.runtime.engine import (
     require_committed,
     require_pending,
     require_rows,
-    require_rows_of_pass,
 )
 from starsd_edge.runtime.onnx_cuda import open_cuda_session
 from starsd_edge.runtime.onnx_engine import graph_running, graph_spec

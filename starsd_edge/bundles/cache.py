@@ -6,6 +6,7 @@ $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     engines/<name>/    what `export --engine` built
     verify-curves/     what `bench verify` and `doctor --network` measured
     traces/            what `bench trace` recorded
+    own-text/          what models wrote for the search of int4 scales
 """
 
 from __future__ import annotations

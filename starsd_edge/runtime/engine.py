@@ -193,12 +193,6 @@ def require_pending(seq: Sequence, pending: int, rows: ListLike[int]) -> None:
         raise EngineError(f"the sequence is full: {seq.length + len(rows)} tokens do not fit {seq.capacity}")
 
 
-def require_rows_of_pass(pending: int, rows: ListLike[int]) -> None:
-    """Raises EngineError unless the last pass had all of these rows: on a GPU nobody else looks."""
-    if not all(0 <= row < pending for row in rows):
-        raise EngineError(f"the last pass had {pending} rows: {list(rows)} cannot be committed")
-
-
 def require_committed(seq: Sequence, length: int) -> None:
     """Raises EngineError unless a sequence can be truncated to `length` tokens."""
     if not 0 <= length <= seq.length:

@@ -26,7 +26,6 @@ from starsd_edge.runtime.engine import (
     require_committed,
     require_pending,
     require_rows,
-    require_rows_of_pass,
 )
 from starsd_edge.runtime.onnx_engine import graph_spec
 from starsd_jetson.tensorrt.caches import AppendCaches, Caches, Half, InplaceCaches, KvShape
