@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bundles.bundle import Bundle, bundle_kind, load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost
 from starsd_edge.cli.extras import missing_extra
@@ -16,6 +16,7 @@ from starsd_edge.doctor.bundle import (
     bundle_bytes,
     check_extra_files,
     check_files,
+    check_head_files,
     check_inference,
     check_memory,
     run_inference,
@@ -25,6 +26,7 @@ from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.doctor.software import SoftwareFacts
 from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.heads.draft_bundle import DRAFT_KIND, load_draft_bundle
 from starsd_edge.runtime.loading import CPU, CUDA, JETSON
 
 if TYPE_CHECKING:
@@ -67,7 +69,11 @@ def check_bundle(name: str, threads: int | None, here: Here) -> Generator[Findin
         threads: of an engine on the CPU; None for one per core.
     """
     try:
-        bundle = load_bundle(find_bundle(name))
+        path = find_bundle(name)
+        if bundle_kind(path) == DRAFT_KIND:
+            yield check_head_files(load_draft_bundle(path))
+            return Checked()
+        bundle = load_bundle(path)
     except StarsdError as error:
         yield Finding("bundle", Level.FAILURE, str(error))
         return Checked()

@@ -14,6 +14,7 @@ from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.doctor.cache_files import ENGINES
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.machine import gigabytes
+from starsd_edge.heads.draft_bundle import DraftBundle
 from starsd_edge.runtime.engine import Engine, Sequence, causal_mask
 
 _CHAIN = 4
@@ -88,6 +89,15 @@ def check_files(bundle: Bundle) -> Finding:
     size = gigabytes(bundle_bytes(bundle))
     graph = bundle.manifest.graph
     text = f"{bundle.path.name}: {len(bundle.manifest.files)} files whole, {size}, {graph.weights} weights"
+    return Finding("bundle", Level.OK, text)
+
+
+def check_head_files(bundle: DraftBundle) -> Finding:
+    """A draft head's bundle that `load_draft_bundle` found whole: for hubs, where it runs."""
+    manifest = bundle.manifest
+    text = (
+        f"{bundle.path.name}: {len(manifest.files)} files whole, a draft head for run-draft, {manifest.weights} weights"
+    )
     return Finding("bundle", Level.OK, text)
 
 

@@ -12,7 +12,8 @@ from starsd_edge.doctor.findings import Finding, Level
 
 BUNDLES, MODELS, ENGINES, TRACES, MEASURED = "bundles", "models", "engines", "traces", "verify-curves"
 """Directories of the cache."""
-_OURS = (BUNDLES, MODELS, ENGINES, TRACES, MEASURED)
+OWN_TEXT = "own-text"
+_OURS = (BUNDLES, MODELS, ENGINES, TRACES, MEASURED, OWN_TEXT)
 _MADE_ASIDE = (BUNDLES, MODELS, ENGINES)
 """Directories in which what is made lies aside until it is whole."""
 _SHOWN = 3

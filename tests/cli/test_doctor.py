@@ -142,6 +142,19 @@ def test_every_bundle_of_the_cache_is_run(doctor: Doctor) -> None:
     assert "same bits as steps" in " ".join(out.split())
 
 
+def test_a_draft_head_is_looked_at_as_one_that_hubs_run(doctor: Doctor, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from tests.support.small_head import small_draft_bundle
+
+    made = small_draft_bundle(tmp_path, "fp32").path
+    assert (code := doctor.run("--bundle", made)).code == 0, code
+    finding = doctor.checks("--bundle", made)["bundle"]
+    assert (finding["level"], "a draft head for run-draft, fp32 weights" in finding["finding"]) == ("ok", True)
+    (made / "head.onnx").write_bytes(b"altered")
+    finding = doctor.checks("--bundle", made)["bundle"]
+    assert (finding["level"], "head.onnx" in finding["finding"]) == ("failure", True)
+
+
 def test_only_the_bundles_that_were_named_are_looked_at(doctor: Doctor) -> None:
     for name in ("one", "two", "three"):
         doctor.add_bundle(name)

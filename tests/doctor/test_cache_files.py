@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from starsd_edge.bundles.integrity import staged_directory
-from starsd_edge.doctor.cache_files import ENGINES, MEASURED, TRACES, CacheFacts, check_cache, read_cache
+from starsd_edge.doctor.cache_files import ENGINES, MEASURED, OWN_TEXT, TRACES, CacheFacts, check_cache, read_cache
 from starsd_edge.doctor.findings import Level
 from tests.support.small_bundle import write_small_bundle
 
@@ -21,7 +21,7 @@ def test_what_belongs_there_is_counted_and_no_more(tmp_path: Path) -> None:
     write_small_bundle(tmp_path / "bundles" / "two")
     (tmp_path / "models" / "m").mkdir(parents=True)
     (tmp_path / "models" / ".m.lock").touch()
-    for name in (MEASURED, ENGINES, TRACES):
+    for name in (MEASURED, ENGINES, TRACES, OWN_TEXT):
         (tmp_path / name).mkdir()
     facts = read_cache(tmp_path)
     assert (facts.bundles, [*facts.abandoned], [*facts.foreign]) == (2, [], [])
