@@ -77,6 +77,31 @@ def test_waiting_lasts_where_it_gives_more_than_going_on(right: int, round_trip_
     assert (wait(learned(round_trip_s, 0.05, right)) > 0) == waits
 
 
+def busy(patience: Patience, round_trip_s: float, right: int, drafts: int = 40) -> Patience:
+    """The same hub, where most of the time passes in its queue."""
+    for _ in range(drafts):
+        patience.asks(CHAIN)
+        patience.answered(round_trip_s, queued_share=0.6)
+        see(patience, right)
+    return patience
+
+
+def test_who_asks_a_busy_hub_waits_for_it() -> None:
+    """Alone it would go on meanwhile: of four right guesses, those that are left are worth as much."""
+    assert wait(learned(0.1, 0.05)) == 0
+    shared = busy(learned(0.1, 0.05), 0.1, right=4)
+    assert shared.asks(CHAIN)
+    assert wait(shared) >= 0.1
+
+
+def test_a_busy_hub_that_waiting_does_not_pay_for_is_left_to_others() -> None:
+    shared = busy(learned(0.1, 0.05, right=2), 0.1, right=2)
+    assert sum(shared.asks(CHAIN) for _ in range(60)) < 10
+    assert shared.why_off == LATE
+    shared = busy(shared, 0.03, right=2)
+    assert all(shared.asks(CHAIN) for _ in range(60)), "waiting pays once others have left"
+
+
 def test_wait_ends_when_it_has_cost_what_a_tree_can_bring() -> None:
     patience = learned(0.01, 0.05, right=1)
     patience.answered(0.06)  # now few drafts are sure to be there within 60 ms
