@@ -132,7 +132,7 @@ class Patience:
             self.why_off = EMPTY
         else:
             self.why_off = POOR if rate_if_right > prospect.tokens_per_s(0.0) else LATE
-        if rate_if_right >= least and self.payoff.foresight.last_came_true:
+        if rate_if_right >= least and self.payoff.foresight.last_came_true and not prospect.shared:
             self._trial.shorten()  # being right was all that it lacked
         else:
             self._off_since = self._evidence
