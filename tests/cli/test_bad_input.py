@@ -236,7 +236,7 @@ def test_a_slip_of_the_pen(cli: CommandLine, command: str, says: str) -> None:
         (f"{ASK} --temperature -1", "temperature must be 0"),
         (f"{ASK} --logit-bias x", "--logit-bias takes ID=VALUE"),
         (f"{ASK} --log-level loud", "'--log-level': 'loud' is not one of"),
-        (f"{ASK} --device gpu", "no device .gpu.: --device is cpu, cuda or jetson"),
+        (f"{ASK} --device gpu", "no device 'gpu': --device is cpu, cuda or jetson"),
         (f"run-target letters --prompt {'a' * 200}", "128"),
         (f"{ASK} --chat", "leave out --prompt and --prompts"),
         ("run-target letters --chat --raw", "leave out --raw"),
