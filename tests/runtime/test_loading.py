@@ -62,6 +62,8 @@ def test_parts_of_a_graph_that_stay_on_the_cpu_are_named(tiny_bundles: dict[str,
     file = bundle.path / bundle.manifest.graph.file
     with pytest.warns(UserWarning, match="not in available"):
         session = onnx_engine.open_session(file, provider=onnx_cuda.PROVIDER)
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        pytest.skip("not run: this ONNX Runtime (below 1.24, the newest for Python 3.10) keeps no such record")
     with pytest.raises(EngineError, match=r"leaves parts of this graph on the CPU \(\d+ MatMul, \d+ MatMulNBits"):
         onnx_cuda.require_gpu(_OnGpu(session))  # type: ignore[arg-type]
 
