@@ -22,21 +22,20 @@ from starsd_edge.runtime.engine import (
     EngineSpec,
     Sequence,
     Step,
+    own_sequence,
     require_capacity,
     require_committed,
     require_pending,
     require_rows,
 )
 from starsd_edge.runtime.onnx_cuda import open_cuda_session
-from starsd_edge.runtime.onnx_engine import graph_running, graph_spec
+from starsd_edge.runtime.onnx_engine import PASS_OUTPUTS, graph_running, graph_spec, pass_feeds
 from starsd_jetson.tensorrt.caches import AppendCaches, KvShape
 from starsd_jetson.tensorrt.device import Device
 from starsd_jetson.tensorrt.opening import import_cuda
 
 if TYPE_CHECKING:
     import onnxruntime
-
-_PASS_OUTPUTS = ("logits", "features")
 
 
 def open_onnx_cuda(
@@ -117,29 +116,26 @@ class OnnxCudaEngine:
         logits_rows: ListLike[int] | None = None,
     ) -> Step:
         """See `Engine.forward`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, OnnxCudaSequence)
         rows = len(tokens)
         require_rows(self._spec, rows)
-        wanted = range(rows) if logits_rows is None else logits_rows
         seq.pending = 0
         binding = self._session.io_binding()
-        binding.bind_cpu_input("input_ids", np.ascontiguousarray(tokens, np.int64))
-        binding.bind_cpu_input("position_ids", np.ascontiguousarray(positions, np.int64))
-        binding.bind_cpu_input("tree_mask", np.ascontiguousarray(tree_mask, np.bool_))
-        binding.bind_cpu_input("logits_idx", np.fromiter(wanted, np.int64))
-        for name in _PASS_OUTPUTS:
+        for name, array in pass_feeds(tokens, positions, tree_mask, logits_rows).items():
+            binding.bind_cpu_input(name, array)
+        for name in PASS_OUTPUTS:
             binding.bind_output(name)
         self._bind_caches(binding, seq, rows)
         self._device.synchronize()  # ONNX Runtime has a stream of its own, which knows nothing of the last commit
         with graph_running():
             self._session.run_with_iobinding(binding)
-        logits, features = (value.numpy() for value in binding.get_outputs()[: len(_PASS_OUTPUTS)])
+        logits, features = (value.numpy() for value in binding.get_outputs()[: len(PASS_OUTPUTS)])
         seq.pending = rows
         return Step(logits, features)
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, OnnxCudaSequence)
         require_pending(seq, seq.pending, rows)
         seq.caches.commit(seq.length, rows)
         seq.length += len(rows)
@@ -147,7 +143,7 @@ class OnnxCudaEngine:
 
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, OnnxCudaSequence)
         require_committed(seq, length)
         seq.length, seq.pending = length, 0
 
@@ -158,9 +154,3 @@ class OnnxCudaEngine:
             binding.bind_input(name, "cuda", 0, self._dtype, (seq.length, *row), addresses[name])
         for name in self._kv.names("new"):
             binding.bind_output(name, "cuda", 0, self._dtype, (rows, *row), addresses[name])
-
-
-def _own(seq: Sequence) -> OnnxCudaSequence:
-    if not isinstance(seq, OnnxCudaSequence):
-        raise EngineError("this sequence was opened by another engine")
-    return seq

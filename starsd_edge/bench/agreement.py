@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from starsd_edge.bench.runs import Run, Runs
-from starsd_edge.bench.verify_curve import commit_text
-from starsd_edge.runtime.engine import Engine
+from starsd_edge.runtime.engine import Engine, commit_tokens, run_chain
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 
 
@@ -43,10 +40,8 @@ def differences(runs: Runs, reference: str, modes: Sequence[str], prompts: int) 
 def margin_at(engine: Engine, tokenizer_size: int, prefix: Sequence[int]) -> float:
     """Gap between the two highest logits after this text: a difference with a small one is a matter of rounding."""
     seq = engine.open(len(prefix))
-    commit_text(engine, seq, prefix[:-1])
-    step = engine.forward(
-        seq, np.asarray(prefix[-1:], dtype=np.int64), np.asarray([len(prefix) - 1]), np.ones((1, 1), dtype=np.bool_)
-    )
+    commit_tokens(engine, seq, prefix[:-1])
+    step = run_chain(engine, seq, prefix[-1:])
     return Sampler(SamplingParams(), tokenizer_size).choose(step.logits[0], len(prefix)).margin
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from starsd_edge.runtime.engine import Engine, causal_mask
-from starsd_edge.runtime.engine import Sequence as EngineSequence
+from starsd_edge.runtime.engine import Engine, causal_mask, commit_tokens
 
 SIZES = (1, 2, 3, 5, 8, 16)
 """Rows T of a verify pass, the root included."""
@@ -44,7 +43,7 @@ def measure_verify(
         sizes: those beyond the engine's largest tree are left out.
     """
     seq = engine.open(committed + 1)
-    commit_text(engine, seq, text[:committed])
+    commit_tokens(engine, seq, text[:committed])
     chain = np.resize(np.asarray(text[committed:], dtype=np.int64), max(sizes))
     fitting = [size for size in sizes if size <= engine.spec.max_tree]
     seconds: dict[int, list[float]] = {size: [] for size in fitting}
@@ -57,13 +56,3 @@ def measure_verify(
             if number >= _WARM_UP:
                 seconds[size].append(clock() - began)
     return seconds
-
-
-def commit_text(engine: Engine, seq: EngineSequence, text: Sequence[int]) -> None:
-    """Commit these tokens to an empty sequence, chunk by chunk."""
-    tokens = np.asarray(text, dtype=np.int64)
-    for start in range(0, len(tokens), engine.spec.max_chunk):
-        chunk = tokens[start : start + engine.spec.max_chunk]
-        positions = np.arange(start, start + len(chunk), dtype=np.int64)
-        engine.forward(seq, chunk, positions, causal_mask(len(chunk)), [len(chunk) - 1])
-        engine.commit(seq, range(len(chunk)))

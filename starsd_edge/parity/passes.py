@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import Engine, EngineSpec, Step, TopTwo, causal_mask
+from starsd_edge.runtime.engine import Engine, EngineSpec, Step, TopTwo, commit_tokens, run_chain
 from starsd_edge.runtime.engine import Sequence as KvSequence
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
@@ -129,24 +129,10 @@ def run_passes(engine: Engine, ids: Sequence[int]) -> Iterator[Observation]:
         yield _causal("long chunk", engine, engine.open(LONG), [], ids[:LONG], (LONG - 1,))
     seq = engine.open(NEEDED_CONTEXT)
     yield _causal("one token on nothing", engine, seq, [], ids[:1])
-    prefill(engine, seq, prompt)
+    commit_tokens(engine, seq, prompt)
     yield _causal("one token", engine, seq, prompt, ids[PREFIX : PREFIX + 1])
     yield _causal("chain", engine, seq, prompt, ids[PREFIX : PREFIX + CHAIN])
     yield from _tree(engine, seq, ids)
-
-
-def prefill(engine: Engine, seq: KvSequence, ids: Sequence[int]) -> None:
-    """Commit tokens in chunks, as a decode loop does."""
-    for start in range(0, len(ids), engine.spec.max_chunk):
-        chunk = ids[start : start + engine.spec.max_chunk]
-        forward(engine, seq, chunk, (len(chunk) - 1,))
-        engine.commit(seq, range(len(chunk)))
-
-
-def forward(engine: Engine, seq: KvSequence, ids: Sequence[int], rows: Sequence[int] | None = None) -> Step:
-    """A pass in which each token sees those before it."""
-    tokens = np.asarray(ids, np.int64)
-    return engine.forward(seq, tokens, seq.length + np.arange(len(tokens)), causal_mask(len(tokens)), rows)
 
 
 def first_inexact(engine: Engine, ids: Sequence[int]) -> tuple[int, int] | None:
@@ -171,7 +157,7 @@ def _causal(
     ids: Sequence[int],
     rows: tuple[int, ...] | None = None,
 ) -> Observation:
-    step = forward(engine, seq, ids, rows)
+    step = run_chain(engine, seq, ids, rows)
     whole = (*past, *ids)
     paths = tuple(whole[: len(past) + row + 1] for row in range(len(ids)))
     return Observation(case, paths, rows or tuple(range(len(ids))), _seen(step, seq))
@@ -230,11 +216,11 @@ def _is_top(top: TopTwo, logits: npt.NDArray[Any]) -> bool:
 
 def _first_inexact_row(engine: Engine, ids: Sequence[int], past: int) -> int | None:
     chain, steps = engine.open(past + CHAIN), engine.open(past + CHAIN)
-    prefill(engine, chain, ids[:past])
-    prefill(engine, steps, ids[:past])
-    together = _seen(forward(engine, chain, ids[past : past + CHAIN]), chain)
+    commit_tokens(engine, chain, ids[:past])
+    commit_tokens(engine, steps, ids[:past])
+    together = _seen(run_chain(engine, chain, ids[past : past + CHAIN]), chain)
     for row in range(CHAIN):
-        alone = _seen(forward(engine, steps, ids[past + row : past + row + 1]), steps)
+        alone = _seen(run_chain(engine, steps, ids[past + row : past + row + 1]), steps)
         pairs = zip(_all_arrays(alone), _all_arrays(together), strict=True)
         if not all(np.array_equal(one[0], many[row]) for one, many in pairs):
             return row

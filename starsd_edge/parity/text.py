@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starsd_edge.parity.passes import forward, prefill
-from starsd_edge.runtime.engine import Engine
+from starsd_edge.runtime.engine import Engine, commit_tokens, run_chain
 
 TOKENS = 16
 MOST_PROMPT_TOKENS = 24
@@ -48,10 +47,10 @@ def greedy_text(
         EngineError: the engine's context is too short.
     """
     seq = engine.open(len(prompt) + tokens)
-    prefill(engine, seq, prompt[:-1])
+    commit_tokens(engine, seq, prompt[:-1])
     last, ids, gaps, squares = prompt[-1], [], [], 0.0
     for place in range(tokens):
-        logits = forward(engine, seq, [last]).logits[0, :vocab_size].astype(np.float64)
+        logits = run_chain(engine, seq, [last]).logits[0, :vocab_size].astype(np.float64)
         engine.commit(seq, [0])
         chosen = int(logits.argmax())
         ids.append(chosen)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,9 @@ class Sequence(Protocol):
         """Most rows it can hold."""
 
 
+OwnSequence = TypeVar("OwnSequence")
+
+
 class Engine(Protocol):
     """A model that one thread at a time may use, for any number of sequences in turn."""
 
@@ -164,6 +167,31 @@ class Engine(Protocol):
 def causal_mask(tokens: int) -> npt.NDArray[np.bool_]:
     """bool [T, T]: each token sees itself and those before it (prefill chunks and chains)."""
     return np.tri(tokens, dtype=np.bool_)
+
+
+def run_chain(engine: Engine, seq: Sequence, ids: ListLike[int], rows: ListLike[int] | None = None) -> Step:
+    """A pass in which each token sees the committed ones and those before it; `rows` as of `Engine.forward`."""
+    tokens = np.asarray(ids, np.int64)
+    return engine.forward(seq, tokens, seq.length + np.arange(len(tokens)), causal_mask(len(tokens)), rows)
+
+
+def commit_tokens(engine: Engine, seq: Sequence, ids: ListLike[int]) -> None:
+    """Commit tokens chunk by chunk, as a decode loop reads a prompt."""
+    for start in range(0, len(ids), engine.spec.max_chunk):
+        chunk = ids[start : start + engine.spec.max_chunk]
+        run_chain(engine, seq, chunk, [len(chunk) - 1])
+        engine.commit(seq, range(len(chunk)))
+
+
+def own_sequence(seq: Sequence, kind: type[OwnSequence]) -> OwnSequence:
+    """A sequence as the engine that is asked made it.
+
+    Raises:
+        EngineError: another one opened it.
+    """
+    if not isinstance(seq, kind):
+        raise EngineError("this sequence was opened by another engine")
+    return seq
 
 
 def require_capacity(spec: EngineSpec, capacity: int) -> None:

@@ -24,6 +24,7 @@ from starsd_edge.runtime.engine import (
     EngineSpec,
     Sequence,
     Step,
+    own_sequence,
     require_capacity,
     require_committed,
     require_pending,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU_PROVIDER = "CPUExecutionProvider"
+PASS_OUTPUTS = ("logits", "features")
 TOP_OUTPUTS = ("top_ids", "top_logits")
 """What graphs for TensorRT give beside `graph_outputs`: the two highest logits of every row, int64 and float32 [R, 2].
 """
@@ -97,16 +99,10 @@ class OnnxEngine:
         logits_rows: ListLike[int] | None = None,
     ) -> Step:
         """See `Engine.forward`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, OnnxSequence)
         rows = len(tokens)
         require_rows(self._spec, rows)
-        wanted = range(rows) if logits_rows is None else logits_rows
-        feeds: dict[str, npt.NDArray[np.generic]] = {
-            "input_ids": np.ascontiguousarray(tokens, np.int64),
-            "position_ids": np.ascontiguousarray(positions, np.int64),
-            "tree_mask": np.ascontiguousarray(tree_mask, np.bool_),
-            "logits_idx": np.fromiter(wanted, np.int64),
-        }
+        feeds = pass_feeds(tokens, positions, tree_mask, logits_rows)
         for layer in self._layers:
             feeds[f"past_k_{layer}"] = seq.keys[layer][: seq.length]
             feeds[f"past_v_{layer}"] = seq.values[layer][: seq.length]
@@ -121,7 +117,7 @@ class OnnxEngine:
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, OnnxSequence)
         require_pending(seq, len(seq.new_keys[0]) if seq.new_keys else 0, rows)
         end = seq.length + len(rows)
         kept = slice(0, len(rows)) if list(rows) == list(range(len(rows))) else np.asarray(rows, np.int64)
@@ -133,7 +129,7 @@ class OnnxEngine:
 
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, OnnxSequence)
         require_committed(seq, length)
         seq.length = length
         seq.new_keys, seq.new_values = [], []
@@ -155,6 +151,22 @@ def graph_spec(manifest: Manifest, max_context: int, allow_inexact: bool) -> Eng
     )
 
 
+def pass_feeds(
+    tokens: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    tree_mask: npt.NDArray[np.bool_],
+    logits_rows: ListLike[int] | None,
+) -> dict[str, npt.NDArray[np.generic]]:
+    """What every graph takes beside its KV, by name; arguments as of `Engine.forward`."""
+    wanted = range(len(tokens)) if logits_rows is None else logits_rows
+    return {
+        "input_ids": np.ascontiguousarray(tokens, np.int64),
+        "position_ids": np.ascontiguousarray(positions, np.int64),
+        "tree_mask": np.ascontiguousarray(tree_mask, np.bool_),
+        "logits_idx": np.fromiter(wanted, np.int64),
+    }
+
+
 @contextmanager
 def graph_running() -> Iterator[None]:
     """Around a run of a session: whatever ONNX Runtime raises becomes an EngineError."""
@@ -172,7 +184,7 @@ def graph_inputs(layers: int) -> list[str]:
 
 def graph_outputs(layers: int) -> list[str]:
     """Names of the graph's outputs, in order."""
-    return ["logits", "features", *(f"new_{kind}_{layer}" for kind in "kv" for layer in range(layers))]
+    return [*PASS_OUTPUTS, *(f"new_{kind}_{layer}" for kind in "kv" for layer in range(layers))]
 
 
 def open_session(
@@ -222,9 +234,3 @@ def _refuse_two_distributions() -> None:
             f"{names} are both installed and overwrite each other: pip uninstall -y {' '.join(sorted(found))}, "
             "then install one of starsd-edge[cpu] and starsd-edge[cuda]"
         )
-
-
-def _own(seq: Sequence) -> OnnxSequence:
-    if not isinstance(seq, OnnxSequence):
-        raise EngineError("this sequence was opened by another engine")
-    return seq

@@ -20,18 +20,16 @@ from starsd_edge.runtime.engine import (
     EngineSpec,
     Sequence,
     Step,
+    own_sequence,
     require_capacity,
     require_committed,
     require_pending,
     require_rows,
 )
-from starsd_edge.runtime.onnx_engine import graph_running, graph_spec
+from starsd_edge.runtime.onnx_engine import PASS_OUTPUTS, graph_running, graph_spec, pass_feeds
 
 if TYPE_CHECKING:
     import onnxruntime
-
-_PASS_INPUTS = ("input_ids", "position_ids", "tree_mask", "past_len", "logits_idx")
-_PASS_OUTPUTS = ("logits", "features")
 
 
 @dataclass
@@ -104,29 +102,22 @@ class OnnxInplaceEngine:
         logits_rows: ListLike[int] | None = None,
     ) -> Step:
         """See `Engine.forward`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, InplaceSequence)
         rows, capacity = len(tokens), self._shape[2]
         require_rows(self._spec, rows)
         if seq.length + rows > capacity:  # the runtime would write beyond the cache
             raise EngineError(f"a pass of {rows} tokens on {seq.length} committed ones does not fit {capacity} rows")
-        wanted = range(rows) if logits_rows is None else logits_rows
         seq.pending = 0
-        step = self._run(
-            seq,
-            np.ascontiguousarray(tokens, np.int64),
-            np.ascontiguousarray(positions, np.int64),
-            np.ascontiguousarray(tree_mask, np.bool_),
-            np.array([seq.length], np.int64),
-            np.fromiter(wanted, np.int64),
-        )
+        feeds = pass_feeds(tokens, positions, tree_mask, logits_rows)
+        step = self._run(seq, feeds | {"past_len": np.array([seq.length], np.int64)})
         seq.pending = rows
         return step
 
-    def _run(self, seq: InplaceSequence, *feeds: npt.NDArray[np.generic]) -> Step:
+    def _run(self, seq: InplaceSequence, feeds: dict[str, npt.NDArray[np.generic]]) -> Step:
         binding = self._session.io_binding()
-        for name, array in zip(_PASS_INPUTS, feeds, strict=True):
+        for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
-        for name in _PASS_OUTPUTS:
+        for name in PASS_OUTPUTS:
             binding.bind_output(name)
         for kind, caches in (("k", seq.keys), ("v", seq.values)):
             for layer, cache in enumerate(caches):
@@ -135,12 +126,12 @@ class OnnxInplaceEngine:
                 binding.bind_output(f"present_{kind}_{layer}", *place)
         with graph_running():
             self._session.run_with_iobinding(binding)
-        logits, features = (value.numpy() for value in binding.get_outputs()[: len(_PASS_OUTPUTS)])
+        logits, features = (value.numpy() for value in binding.get_outputs()[: len(PASS_OUTPUTS)])
         return Step(logits, features)
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, InplaceSequence)
         require_pending(seq, seq.pending, rows)
         if list(rows) != list(range(len(rows))):
             kept = seq.length + np.asarray(rows, np.int64)
@@ -151,12 +142,6 @@ class OnnxInplaceEngine:
 
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, InplaceSequence)
         require_committed(seq, length)
         seq.length, seq.pending = length, 0
-
-
-def _own(seq: Sequence) -> InplaceSequence:
-    if not isinstance(seq, InplaceSequence):
-        raise EngineError("this sequence was opened by another engine")
-    return seq

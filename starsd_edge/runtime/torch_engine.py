@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from starsd_edge.errors import EngineError
 from starsd_edge.runtime.engine import (
     EngineSpec,
     Sequence,
     Step,
+    own_sequence,
     require_capacity,
     require_committed,
     require_pending,
@@ -69,7 +69,7 @@ class TorchEngine:
         logits_rows: ListLike[int] | None = None,
     ) -> Step:
         """See `Engine.forward`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, TorchSequence)
         wanted = range(len(tokens)) if logits_rows is None else logits_rows
         with torch.inference_mode():
             logits, features, seq.new_keys, seq.new_values = self._graph(
@@ -84,7 +84,7 @@ class TorchEngine:
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, TorchSequence)
         require_pending(seq, len(seq.new_keys[0]) if seq.new_keys else 0, rows)
         kept = torch.tensor(list(rows), dtype=torch.int64)
         seq.keys = [torch.cat((past, new[kept])) for past, new in zip(seq.keys, seq.new_keys, strict=True)]
@@ -93,7 +93,7 @@ class TorchEngine:
 
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, TorchSequence)
         require_committed(seq, length)
         seq.keys = [rows[:length] for rows in seq.keys]
         seq.values = [rows[:length] for rows in seq.values]
@@ -101,9 +101,3 @@ class TorchEngine:
 
     def _no_rows(self) -> list[torch.Tensor]:
         return [torch.zeros((0, *self._row), dtype=self._dtype) for _ in self._layers]
-
-
-def _own(seq: Sequence) -> TorchSequence:
-    if not isinstance(seq, TorchSequence):
-        raise EngineError("this sequence was opened by another engine")
-    return seq

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import PerplexityChange
-from starsd_edge.runtime.engine import Engine, causal_mask
+from starsd_edge.runtime.engine import Engine, run_chain
 from starsd_export.blocks import Blocks, Search, quantise_model
 from starsd_export.checkpoint import Checkpoint, checkpoint_tokenizer
 from starsd_export.quantising.own_text import OwnText, WritingRules, keep_text, kept_text, openings, write_own_text
@@ -73,5 +73,4 @@ def _stock_logits(model: PreTrainedModel, ids: Sequence[int]) -> npt.NDArray[np.
 
 
 def _engine_logits(engine: Engine, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-    tokens, seq = np.asarray(ids, np.int64), engine.open(len(ids))
-    return engine.forward(seq, tokens, np.arange(len(ids)), causal_mask(len(ids))).logits
+    return run_chain(engine, engine.open(len(ids)), ids).logits

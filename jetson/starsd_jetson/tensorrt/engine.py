@@ -22,6 +22,7 @@ from starsd_edge.runtime.engine import (
     EngineSpec,
     Sequence,
     Step,
+    own_sequence,
     require_capacity,
     require_committed,
     require_pending,
@@ -141,7 +142,7 @@ class TensorrtEngine:
         logits_rows: ListLike[int] | None = None,
     ) -> Step:
         """See `Engine.forward`. Up to `spec.max_tree` tokens all may have logits; of a longer pass one."""
-        seq = _own(seq)
+        seq = own_sequence(seq, TensorrtSequence)
         rows = len(tokens)
         require_rows(self._spec, rows)
         wanted = list(range(rows) if logits_rows is None else logits_rows)
@@ -161,7 +162,7 @@ class TensorrtEngine:
 
     def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
         """See `Engine.commit`. An `inplace` engine takes rows in ascending order alone, as those of every path are."""
-        seq = _own(seq)
+        seq = own_sequence(seq, TensorrtSequence)
         require_pending(seq, seq.pending, rows)
         seq.lent.caches.commit(seq.length, rows)
         seq.length += len(rows)
@@ -169,7 +170,7 @@ class TensorrtEngine:
 
     def truncate(self, seq: Sequence, length: int) -> None:
         """See `Engine.truncate`."""
-        seq = _own(seq)
+        seq = own_sequence(seq, TensorrtSequence)
         require_committed(seq, length)
         seq.length, seq.pending = length, 0
 
@@ -235,9 +236,3 @@ class TensorrtEngine:
             return shapes
         past = (seq.length, self._kv.kv_heads, self._kv.head_dim)
         return shapes | dict.fromkeys(self._past, past)
-
-
-def _own(seq: Sequence) -> TensorrtSequence:
-    if not isinstance(seq, TensorrtSequence):
-        raise EngineError("this sequence was opened by another engine")
-    return seq
