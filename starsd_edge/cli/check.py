@@ -56,10 +56,11 @@ def check(options: CheckOptions) -> None:
     Passes of every kind are compared, with the KV of every layer, and then some greedy text. What this machine cannot
     check it says. Exit code: 0 if nothing differs, 1 if something does, 2 for wrong options.
     """
-    from starsd_edge.cli.check_output import reporting, show
+    from starsd_edge.cli.check_output import show
     from starsd_edge.cli.check_run import check_bundle
+    from starsd_edge.cli.findings_output import reporting
 
-    with reporting(options.as_json) as progress:
+    with reporting("check", options.as_json) as progress:
         report = check_bundle(options, progress)
     show(report, options.as_json)
     if report.exit_code:

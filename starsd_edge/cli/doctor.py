@@ -100,9 +100,10 @@ def doctor(options: DoctorOptions) -> None:
 
     Exit code: 0 if nothing failed (notes and warnings do not count), 1 if something did, 2 for wrong options.
     """
-    from starsd_edge.cli.doctor_output import reporting, show
+    from starsd_edge.cli.doctor_output import show
+    from starsd_edge.cli.findings_output import reporting
 
-    with reporting(options.as_json) as progress:
+    with reporting("doctor", options.as_json) as progress:
         if options.network:
             from starsd_edge.cli.doctor_network import check_network
 
