@@ -110,6 +110,11 @@ def graph_digest(manifest: Manifest) -> str:
     return f"{manifest.files[graph.file]}-{manifest.files[graph.weights_file]}"
 
 
+def is_engine_of(engine: EngineManifest, bundle: Manifest) -> bool:
+    """Whether an engine was built of a bundle's graph, or of another one of its name."""
+    return engine.bundle == bundle.name or engine.graph_digest == graph_digest(bundle)
+
+
 def read_engine_manifest(directory: Path) -> EngineManifest:
     """The manifest of an engine's directory.
 

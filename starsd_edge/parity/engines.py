@@ -12,6 +12,7 @@ from starsd_edge.bundles.engine_manifest import (
     EngineHost,
     EngineManifest,
     graph_digest,
+    is_engine_of,
     read_engine_manifest,
     rebuild_command,
     require_fit,
@@ -79,7 +80,7 @@ def _is_of(directory: Path, bundle: Bundle) -> bool:
     except EngineError:  # a damaged one is shown by its name
         pattern = rf"{re.escape(manifest.name)}-tensorrt(-rtx)?-sm\d+-[0-9a-f]+"
         return re.fullmatch(pattern, directory.name) is not None
-    return engine.bundle == manifest.name or engine.graph_digest == graph_digest(manifest)
+    return is_engine_of(engine, manifest)
 
 
 def _library(engine: EngineManifest) -> str:

@@ -19,6 +19,7 @@ _HOW_TO_GET = {
 }
 _OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 4)}
 _VERSION_PARTS = 4
+_DTYPES = {"HALF": "float16", "FLOAT": "float32", "BOOL": "bool", "INT64": "int64", "INT32": "int32"}
 _CALLED = {"Builder": "builder", "Runtime": "runtime"}
 
 
@@ -63,3 +64,31 @@ def import_library(
         oldest = ".".join(map(str, _OLDEST[name]))
         raise UsageError(f"{name} {version} is too old: engines take {oldest} and newer; {_HOW_TO_GET[name]}")
     return module, version
+
+
+def tensor_dtype(dtype: Any) -> str:
+    """The name of a library's `DataType` in engine manifests, like "float16"."""
+    name = str(dtype.name)
+    return _DTYPES.get(name, name.lower())
+
+
+def make_log(trt: Any, kept: int) -> Any:
+    """An `ILogger` that keeps the last errors in `errors`, one line each, for whoever has to explain a failure.
+
+    Args:
+        trt: the module.
+        kept: how many.
+    """
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """See `make_log`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+                self.errors[:] = [*self.errors, " ".join(message.split())][-kept:]
+
+    return Log()

@@ -14,6 +14,7 @@ from typing import Any
 
 from starsd_edge.bundles.engine_manifest import EngineTensor
 from starsd_edge.errors import StarsdError
+from starsd_edge.runtime.tensorrt_library import make_log, tensor_dtype
 from starsd_export.engines.libraries import Library
 from starsd_export.engines.profiles import Shapes
 
@@ -22,7 +23,6 @@ _REASONS = 6
 _ASKS_FOR_A_GPU = "generateForCurrent"
 _TOLD_DEPTH = 2
 _PARTS = 20
-_DTYPES = {"HALF": "float16", "FLOAT": "float32", "BOOL": "bool", "INT64": "int64", "INT32": "int32"}
 
 Report = Callable[[str, int, int], None]
 """Told the phase of a build, how many of its steps are done, and how many there are."""
@@ -82,7 +82,7 @@ def build_plan(
         BuildCancelledError: `stop` said so.
     """
     trt = library.module
-    log = _make_log(trt)
+    log = make_log(trt, _KEPT_MESSAGES)
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
@@ -127,21 +127,6 @@ def _add_profiles(
                 profile.set_shape(name, *(tuple(shape) for shape in shapes[name]))
         if config.add_optimization_profile(profile) < 0:
             raise BuildError(f"{library} refuses profile {number}: {_reasons(log.errors)}")
-
-
-def _make_log(trt: Any) -> Any:
-    class Log(trt.ILogger):  # type: ignore[misc]
-        """Keeps what the library says, for whoever has to explain a failure."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.errors: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
-                self.errors = [*self.errors, message][-_KEPT_MESSAGES:]
-
-    return Log()
 
 
 def _make_monitor(trt: Any, report: Report, stop: Callable[[], bool]) -> Any:
@@ -205,7 +190,7 @@ def _tensors(network: Any) -> list[EngineTensor]:
         EngineTensor(
             name=tensor.name,
             mode=mode,  # type: ignore[arg-type]
-            dtype=_DTYPES.get(tensor.dtype.name, tensor.dtype.name.lower()),
+            dtype=tensor_dtype(tensor.dtype),
             shape=[int(size) for size in tensor.shape],
         )
         for mode, tensor in found

@@ -123,8 +123,8 @@ def export_engine(
     with staged_directory(target) as staging:
         started = time.monotonic()
         built = run_build(_order(bundle, options, host, limits, staging / PLAN_NAME, capabilities), progress)
-        manifest = _describe(bundle, host, limits, built, staging / PLAN_NAME, time.monotonic() - started)
-        manifest = msgspec.structs.replace(manifest, further_capabilities=list(capabilities[1:]))
+        seconds = time.monotonic() - started
+        manifest = _describe(bundle, host, capabilities, limits, built, staging / PLAN_NAME, seconds)
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
         (staging / ENGINE_NAME).write_bytes(text + b"\n")
     return BuiltEngine(target, manifest, was_there=False)
@@ -205,7 +205,13 @@ def _timing_cache(host: EngineHost) -> Path:
 
 
 def _describe(
-    bundle: Bundle, host: EngineHost, limits: EngineLimits, built: Built, plan: Path, seconds: float
+    bundle: Bundle,
+    host: EngineHost,
+    capabilities: Sequence[str],
+    limits: EngineLimits,
+    built: Built,
+    plan: Path,
+    seconds: float,
 ) -> EngineManifest:
     graph = bundle.manifest.graph
     return EngineManifest(
@@ -227,6 +233,7 @@ def _describe(
         created_by=f"starsd-edge {__version__} ({host.library} {built.version})",
         build_seconds=round(seconds, 2),
         build_memory_bytes=built.memory_bytes,
+        further_capabilities=list(capabilities[1:]),
     )
 
 

@@ -19,7 +19,7 @@ from starsd_edge.bundles.engine_manifest import (
     ENGINE_NAME,
     EngineHost,
     EngineManifest,
-    graph_digest,
+    is_engine_of,
     platform_name,
     read_engine_manifest,
     require_fit,
@@ -142,7 +142,7 @@ def engines_of(bundle: Bundle) -> Iterator[tuple[Path, EngineManifest]]:
             engine = read_engine_manifest(file.parent)
         except EngineError:
             continue  # of another version of this program, or damaged: others may be whole
-        if engine.bundle == bundle.manifest.name or engine.graph_digest == graph_digest(bundle.manifest):
+        if is_engine_of(engine, bundle.manifest):
             yield file.parent, engine
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from starsd_edge.bundles.engine_manifest import EngineManifest, EngineTensor, rebuild_command
 from starsd_edge.errors import EngineError
+from starsd_edge.runtime.tensorrt_library import make_log, tensor_dtype
 
 _KEPT_MESSAGES = 8
-_DTYPES = {"HALF": "float16", "FLOAT": "float32", "BOOL": "bool", "INT64": "int64", "INT32": "int32"}
 
 
 class Plan:
@@ -37,7 +37,7 @@ class Plan:
             EngineError: the library does not take the plan, or it is not what the manifest says.
         """
         self.trt, self.manifest = trt, manifest
-        self._log = _make_log(trt)
+        self._log = make_log(trt, _KEPT_MESSAGES)
         self._runtime = trt.Runtime(self._log)
         # Mapped, not read: where processor and GPU share their memory, a copy would count twice.
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as plan:
@@ -82,11 +82,10 @@ class Plan:
     def _tensor(self, index: int) -> EngineTensor:
         engine = self.engine
         name = engine.get_tensor_name(index)
-        dtype = engine.get_tensor_dtype(name).name
         return EngineTensor(
             name=name,
             mode="input" if engine.get_tensor_mode(name) == self.trt.TensorIOMode.INPUT else "output",
-            dtype=_DTYPES.get(dtype, dtype.lower()),
+            dtype=tensor_dtype(engine.get_tensor_dtype(name)),
             shape=[int(size) for size in engine.get_tensor_shape(name)],
         )
 
@@ -96,18 +95,3 @@ def _agree(found: EngineTensor, stated: EngineTensor) -> bool:
     if (found.mode, found.dtype, len(found.shape)) != (stated.mode, stated.dtype, len(stated.shape)):
         return False
     return all(a == b or -1 in (a, b) for a, b in zip(found.shape, stated.shape, strict=True))
-
-
-def _make_log(trt: Any) -> Any:
-    class Log(trt.ILogger):  # type: ignore[misc]
-        """Keeps the last errors, for whoever has to explain a failure."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.errors: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
-                self.errors[:] = [*self.errors, " ".join(message.split())][-_KEPT_MESSAGES:]
-
-    return Log()
