@@ -34,7 +34,7 @@ def record(
     """
     tokenizer = Tokenizer.load(directory, msgspec.structs.replace(manifest.text, chat_template=None))
     prompts = {text: tokenizer.encode(text) for text in SAMPLE_TEXTS}
-    vocab_size = min(manifest.model.tokenizer_size, manifest.model.vocab_size)
+    vocab_size = manifest.model.chosen_ids
     prompt = [token for token in prompts[SAMPLE_TEXTS[0]] if token < vocab_size][:MOST_PROMPT_TOKENS]
     passes = [(each, largest(differences(each.values, checkpoint(each), bound=float("inf")))) for each in observations]
     text = greedy_text(engine, prompt, vocab_size)

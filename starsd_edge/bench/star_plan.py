@@ -75,8 +75,8 @@ class StarSettings:
     policy: str
     max_batch: int
     draft_s: float
+    draft_growth: float
     verify_s: float
-    draft_growth: float = 0.125
     unequal_targets: int = 32
     sessions: int = 500
     per_target: int = 5

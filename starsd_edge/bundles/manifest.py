@@ -44,6 +44,11 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ids the tokenizer knows; ids from here to vocab_size are padding and never chosen."""
     max_context: Positive
 
+    @property
+    def chosen_ids(self) -> int:
+        """Ids that may be chosen: those below it, which the tokenizer and the model both know."""
+        return min(self.tokenizer_size, self.vocab_size)
+
 
 class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """sha256 hex digests: see `fingerprints`."""

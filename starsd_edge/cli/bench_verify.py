@@ -95,7 +95,8 @@ class VerifyBench:
         return Outcome(report, passes, stored, _first_drafts(target, stored))
 
     def _measure(self, target: Target) -> Passes:
-        sizes, lengths = self._sizes(target), self._lengths(target)
+        sizes = self._sizes(target)
+        lengths = self._lengths(target, max(sizes))
         tokens = [token for message in read_messages(None) for token in target.encode(message, raw=False)]
         passes = {}
         for committed in lengths:
@@ -110,8 +111,8 @@ class VerifyBench:
             raise UsageError(f"this bundle verifies at most {most} rows in a pass: leave out --rows above it")
         return sorted({1, *self._options.rows}) if self._options.rows else sizes_up_to(most)
 
-    def _lengths(self, target: Target) -> list[int]:
-        rows, context = max(self._sizes(target)), target.context(None)
+    def _lengths(self, target: Target, rows: int) -> list[int]:
+        context = target.context(None)
         if not self._options.committed:
             return lengths_within(context, rows)
         if max(self._options.committed) + rows > context:

@@ -95,8 +95,7 @@ def _check(bundle: Bundle, directory: Path, run: GraphRun, needs_fit: bool) -> I
 
 def _compare(engine: Engine, bundle: Bundle, run: GraphRun, remedy: str) -> Iterator[Check]:
     """Against what the graph gives on this machine, else against what was recorded of it."""
-    model = bundle.manifest.model
-    vocab_size = min(model.tokenizer_size, model.vocab_size)
+    vocab_size = bundle.manifest.model.chosen_ids
     if run.engine is not None:
         yardstick = observed(run.passes, HALF_BOUND, remedy)
         text = run.golden.text if run.golden else greedy_text(run.engine, run.ids[:PROMPT], vocab_size)

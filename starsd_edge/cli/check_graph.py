@@ -104,11 +104,9 @@ def _compare_recorded(bundle: Bundle, run: GraphRun) -> list[Check]:
                 f"{_AGAIN}, or name the checkpoint on a machine with the extra `export`",
             )
         ]
-    model = bundle.manifest.model
     bound = own_bound(bundle.manifest.graph)
-    vocab_size = min(model.tokenizer_size, model.vocab_size)
     passes = compare_passes(run.passes, recorded(run.golden, bound, _AGAIN))
-    return [*passes, check_text(run.engine, run.golden.text, vocab_size, bound, _AGAIN)]
+    return [*passes, check_text(run.engine, run.golden.text, bundle.manifest.model.chosen_ids, bound, _AGAIN)]
 
 
 def _bits(bundle: Bundle, run: GraphRun) -> list[Check]:

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from starsd_edge.device.host import Host
+from starsd_edge.device.jetpack import RELEASE
 
 _TREE = ("proc/device-tree", "sys/firmware/devicetree/base")
-_RELEASE = "etc/nv_tegra_release"
 _PART = re.compile(r"p\d{4}-\d{4}(?!.*p\d{4}-\d{4})")
 """The last part number of a name: the module stands behind the board that carries it."""
 
@@ -65,7 +65,7 @@ def read_board(host: Host) -> Board | None:
     model, compatible = _property(host, "model"), _property(host, "compatible") or ""
     names = [name for name in re.split(r"[\0\n ]+", compatible) if name]
     soc = next((name.partition(",")[2] for name in reversed(names) if name.startswith("nvidia,tegra")), "")
-    if not soc and "jetson" not in (model or "").lower() and not host.exists(_RELEASE):
+    if not soc and "jetson" not in (model or "").lower() and not host.exists(RELEASE):
         return None
     family, capability = _SOCS.get(soc, ("", ""))
     parts = [found[0] for found in map(_PART.search, names) if found]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from starsd_edge.device.host import Host
 
-_RELEASE = "etc/nv_tegra_release"
+RELEASE = "etc/nv_tegra_release"
+"""The file that every Jetson Linux has."""
 _STATUS = "var/lib/dpkg/status"
 _CORE, _JETPACK = "nvidia-l4t-core", "nvidia-jetpack"
 TENSORRT_PACKAGES = ("tensorrt", "libnvinfer10", "libnvinfer11", "libnvinfer8")
@@ -63,7 +64,7 @@ class JetsonSystem:
 def read_jetson_system(host: Host) -> JetsonSystem:
     """What is installed, without any right or command."""
     packages = installed_packages(host, _WATCHED)
-    l4t = _release(host.read(_RELEASE)) or _upstream(packages.get(_CORE, ""))
+    l4t = _release(host.read(RELEASE)) or _upstream(packages.get(_CORE, ""))
     jetpack = _upstream(packages.get(_JETPACK, "")) or _JETPACKS.get(l4t, "")
     return JetsonSystem(l4t, jetpack, packages)
 

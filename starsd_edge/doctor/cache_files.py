@@ -10,9 +10,9 @@ from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.integrity import abandoned_stagings
 from starsd_edge.doctor.findings import Finding, Level
 
-BUNDLES, MODELS, ENGINES, TRACES, MEASURED = "bundles", "models", "engines", "traces", "verify-curves"
+BUNDLES, MODELS, ENGINES = "bundles", "models", "engines"
+TRACES, MEASURED, OWN_TEXT = "traces", "verify-curves", "own-text"
 """Directories of the cache."""
-OWN_TEXT = "own-text"
 _OURS = (BUNDLES, MODELS, ENGINES, TRACES, MEASURED, OWN_TEXT)
 _MADE_ASIDE = (BUNDLES, MODELS, ENGINES)
 """Directories in which what is made lies aside until it is whole."""

@@ -51,6 +51,7 @@ SETTINGS = StarSettings(
     policy="fifo",
     max_batch=16,
     draft_s=0.012,
+    draft_growth=0.125,
     verify_s=0.035,
 )
 

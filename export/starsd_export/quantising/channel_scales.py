@@ -43,13 +43,13 @@ class InputGroup:
     def fold(self, scales: torch.Tensor) -> None:
         """Multiply the inputs' weights by `scales` [K], and divide where the inputs come from."""
         for linear in self.linears.values():
-            _set(linear, "weight", linear.weight * scales)
+            set_parameter(linear, "weight", linear.weight * scales)
         if isinstance(self.source, torch.nn.Linear):
-            _set(self.source, "weight", self.source.weight / scales[:, None])
+            set_parameter(self.source, "weight", self.source.weight / scales[:, None])
             if self.source.bias is not None:
-                _set(self.source, "bias", self.source.bias / scales)
+                set_parameter(self.source, "bias", self.source.bias / scales)
         elif self.source is not None:
-            _set(self.source, "weight", self.source.weight / scales)
+            set_parameter(self.source, "weight", self.source.weight / scales)
 
 
 def input_groups(layer: torch.nn.Module) -> list[InputGroup]:
@@ -98,5 +98,6 @@ def _balanced(scales: torch.Tensor) -> torch.Tensor:
     return scales / (scales.max() * scales.min()).sqrt()
 
 
-def _set(module: torch.nn.Module, name: str, values: torch.Tensor) -> None:
+def set_parameter(module: torch.nn.Module, name: str, values: torch.Tensor) -> None:
+    """Give a module other numbers: as a new parameter, because the old one may be tied to another module."""
     setattr(module, name, torch.nn.Parameter(values, requires_grad=False))

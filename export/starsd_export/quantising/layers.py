@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from starsd_export.quantising.channel_scales import InputGroup, input_groups, search_scales
+from starsd_export.quantising.channel_scales import InputGroup, input_groups, search_scales, set_parameter
 from starsd_export.quantising.feedback import quantise_with_feedback
 from starsd_export.quantising.stored import StoredMatrices, quantise
 from starsd_export.reference import STOCK_ATTENTION
@@ -112,5 +112,5 @@ def _store(
 
 
 def set_weight(module: torch.nn.Module, weight: npt.NDArray[np.float16]) -> None:
-    """Give a module float16 weights as float32: a new parameter, because the old one may be tied to another module."""
-    module.weight = torch.nn.Parameter(torch.from_numpy(weight).float(), requires_grad=False)
+    """Give a module float16 weights as float32."""
+    set_parameter(module, "weight", torch.from_numpy(weight).float())

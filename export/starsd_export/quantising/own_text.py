@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.integrity import write_whole
+from starsd_edge.doctor.cache_files import OWN_TEXT
 from starsd_edge.text.frame import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.reference import STOCK_ATTENTION
@@ -101,4 +102,4 @@ def keep_text(source_fp: str, rules: WritingRules, text: OwnText) -> Path:
 
 
 def _place(source_fp: str, rules: WritingRules) -> Path:
-    return cache_dir() / "own-text" / f"{source_fp[:16]}-{rules.name}.json"
+    return cache_dir() / OWN_TEXT / f"{source_fp[:16]}-{rules.name}.json"
