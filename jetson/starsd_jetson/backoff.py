@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 LEAST_CEILING_S = 0.2
 MOST_CEILING_S = 5.0
+MOST_ASKED_S = 60.0
+"""A hub may ask to be left alone for so long and no longer: one message must not end the search for it."""
 GOOD_SERVICE_S = 10.0
 """A connection that stood this long counts as good service."""
 
@@ -31,7 +33,7 @@ class Backoff:
             self._ceiling_s = LEAST_CEILING_S
 
     def next_delay_s(self, at_least_s: float = 0.0) -> float:
-        """Seconds until the next attempt; no less than the hub asked for."""
+        """Seconds until the next attempt; no less than the hub asked for, up to `MOST_ASKED_S`."""
         delay = self._uniform() * self._ceiling_s
         self._ceiling_s = min(2 * self._ceiling_s, MOST_CEILING_S)
-        return at_least_s + delay
+        return min(at_least_s, MOST_ASKED_S) + delay

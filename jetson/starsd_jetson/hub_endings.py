@@ -1,15 +1,12 @@
-"""Why a connection to the hub ended or never stood, in words for the user, and whether to try again."""
+"""Why a connection to the hub ended or never stood, in words for the user, and when to try again."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import re
-import socket
 from dataclasses import dataclass
 
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.door import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
+from starsd_edge.protocol.door import DEFAULT_PORT, LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
+from starsd_edge.telemetry.hub_opening import NotOpenedError
 from starsd_jetson.hub_address import HubAddress
 
 
@@ -23,12 +20,12 @@ class Ending:
 
     Attributes:
         reason: for the user.
-        final: trying again would not help.
+        is_lasting: the hub refuses, which somebody has to change; it is asked again now and then.
         retry_after_s: the hub asked to be left alone for this long.
     """
 
     reason: str
-    final: bool = False
+    is_lasting: bool = False
     retry_after_s: float = 0.0
 
 
@@ -39,29 +36,21 @@ def unreachable(address: HubAddress, why: str) -> str:
             f"the hub sent this target on to {address.url}, which cannot be reached ({why}): "
             "let targets through to all of its --port-range"
         )
-    return f"the hub {address.url} cannot be reached ({why})"
+    port = "" if address.names_port else f"; the address named no port, so {DEFAULT_PORT} was meant"
+    return f"the hub {address.url} cannot be reached ({why}{port})"
 
 
-def after_http_status(address: HubAddress, status: int) -> Ending:
-    """The hub answered the handshake with this HTTP status: a wrong token stays wrong, all else may pass. At a port of
-    the target's own all may pass, since the main port knew the token.
+def not_opened(address: HubAddress, error: NotOpenedError) -> Ending:
+    """No WebSocket came about: a wrong token is likely to stay wrong, all else may pass. At a port of the target's own
+    all may pass, since the main port knew the token.
     """
-    if address.ticket is not None:
-        return Ending(f"the hub sent this target on to {address.url} and did not let it in there (HTTP {status})")
-    if status == MISDIRECTED:
+    if address.ticket is not None and error.status is not None:
+        reason = f"the hub sent this target on to {address.url} and did not let it in there (HTTP {error.status})"
+        return Ending(reason)
+    if error.status == MISDIRECTED:
         return Ending(unreachable(address, LOOPBACK_ONLY))
-    if status in NOT_LET_IN:
+    if error.status in NOT_LET_IN:
         remedy = token_remedy(address.token is not None)
-        return Ending(f"the hub {address.url} does not let this target in (HTTP {status}): {remedy}", final=True)
-    return Ending(unreachable(address, f"it answers with HTTP {status}"))
-
-
-def describe(error: BaseException) -> str:
-    """What went wrong below the WebSocket, in a few words."""
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return "no answer in time"
-    if isinstance(error, socket.gaierror):
-        return error.strerror or "no such host"
-    # asyncio words its errors for programmers, and joins those of several addresses into one without a number.
-    number = re.search(r"\[Errno (\d+)\]", str(error))
-    return os.strerror(int(number[1])) if number else str(error) or type(error).__name__
+        reason = f"the hub {address.url} does not let this target in (HTTP {error.status}): {remedy}"
+        return Ending(reason, is_lasting=True)
+    return Ending(unreachable(address, str(error)))

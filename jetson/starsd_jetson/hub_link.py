@@ -1,9 +1,10 @@
 """The link to the hub: a WebSocket client on a thread of its own around the sans-I/O `TargetProtocol`.
 
-Decoding never waits for it but through `DraftChannel.wait`. It reconnects by itself for as long as it runs; what it
-cannot mend (a wrong token, a model that does not fit) it says once and stops. A hub may send it on to a port of its
-own; however that connection ends, the way back leads through the hub's main port. One lock guards the state machine;
-the event loop holds it only to take in or hand out frames.
+Decoding never waits for it but through `DraftChannel.wait`. It reconnects by itself for as long as it runs, whatever
+ended the connections before. A refusal that somebody has to mend (a wrong token, a model that does not fit) it says
+once, and asks again once a minute. A hub may send it on to a port of its own; however that connection ends, the way
+back leads through the hub's main port. One lock guards the state machine; the event loop holds it only to take in or
+hand out frames.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
     Welcomed,
 )
+from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S
 from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt
 from starsd_edge.telemetry.summary import LinkFigures
-from starsd_jetson.backoff import GOOD_SERVICE_S, Backoff
+from starsd_jetson.backoff import Backoff
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_channel import HubChannel
 from starsd_jetson.hub_endings import Ending, HubError, unreachable
 from starsd_jetson.hub_probe import HubProbe
-from starsd_jetson.hub_socket import CLOSE_TIMEOUT_S, SEND_TIMEOUT_S, HubSocket
+from starsd_jetson.hub_socket import SEND_TIMEOUT_S, HubSocket
 
 log = logging.getLogger(__name__)
 
 WELCOME_TIMEOUT_S = 5.0
 """From HELLO to WELCOME: what listens there may be no hub."""
-MAX_FAULTS = 5
-"""Faults of our own without good service between them: after so many more would only repeat them."""
+REFUSED_S = 60.0
+"""Before a hub that refuses is asked again: somebody has to change something, here or there."""
 _THREAD_TIMEOUT_S = 2 * CLOSE_TIMEOUT_S + 1.0
 _RECENT_LINK_TIMES = 256
 
@@ -88,10 +90,9 @@ class HubLink:
         self._stop_asked = False
         self._welcomed_at: float | None = None
         self._failure: str | None = None
-        self._told_away = False
+        self._told: Ending | None = None
         self._ending: Ending | None = None
         self._sent_on: HubAddress | None = None
-        self._faults = 0
         self._socket: HubSocket | None = None
         self._tcp: TcpRtt | None = None
         self._link_times = RttEstimator()
@@ -198,9 +199,8 @@ class HubLink:
                 if self._stopping.is_set():
                     return
                 self._tell(ending)
-                if ending.final:
-                    return
-                await self._pause(self._backoff.next_delay_s(ending.retry_after_s))
+                at_least_s = REFUSED_S if ending.is_lasting else ending.retry_after_s
+                await self._pause(self._backoff.next_delay_s(at_least_s))
         finally:
             with self._changed:
                 self._loop = None
@@ -217,11 +217,9 @@ class HubLink:
             if sent_on is None or self._stopping.is_set():
                 return ending
             return await self._connect(sent_on)
-        except Exception:  # it costs this connection; decoding does not depend on it
-            log.exception("a fault of our own on the link to the hub")
-            self._faults += 1
-            reason, final = "the link to the hub broke by a fault of its own", self._faults >= MAX_FAULTS
-            return Ending(f"{reason}, and not for the first time" if final else reason, final)
+        except Exception as error:  # it costs this connection; decoding does not depend on it
+            _log_fault("a fault of our own on the link to the hub", error)
+            return Ending("the link to the hub broke by a fault of its own")
 
     async def _connect(self, address: HubAddress) -> Ending:
         """One connection."""
@@ -298,13 +296,8 @@ class HubLink:
             for channel in self._channels.values():
                 channel.on_void()
             if self._welcomed_at is not None:
-                self._served(self._clock() - self._welcomed_at)
+                self._backoff.served(self._clock() - self._welcomed_at)
                 self._welcomed_at = None
-
-    def _served(self, seconds: float) -> None:
-        self._backoff.served(seconds)
-        if seconds >= GOOD_SERVICE_S:
-            self._faults = 0
 
     def _no_welcome(self, sock: HubSocket, address: HubAddress) -> None:
         if self._welcomed_at is None:
@@ -346,7 +339,7 @@ class HubLink:
         self._connections += 1
         self._welcome = event.welcome
         drafter = event.welcome.drafter
-        self._told_away = False
+        self._told = None
         self._changed.notify_all()
         notice = f" ({event.welcome.notice})" if event.welcome.notice else ""
         if not back:
@@ -354,20 +347,25 @@ class HubLink:
         return f"the hub is back{' after a restart' if event.restarted else ''} and drafts with {drafter}{notice}"
 
     def _tell(self, ending: Ending) -> None:
-        """Say why the hub is away, once until it is back."""
-        line = f"{ending.reason}; decoding goes on without it{'' if ending.final else ' until it is there'}"
+        """Say why the hub is away, once until it is back; also when it is there by now and refuses."""
+        again = "and asks it again every minute" if ending.is_lasting else "until it is there"
         with self._changed:
             self._failure = ending.reason
             self._changed.notify_all()
-        if ending.final or not self._told_away:
-            self._told_away = True
-            self._say(line)
+        if self._told is None or (ending.is_lasting and ending != self._told):
+            self._told = ending
+            self._say(f"{ending.reason}; decoding goes on without it {again}")
 
     def _say(self, line: str) -> None:
         try:
             self._notify(line)
-        except Exception:  # it costs this line
-            log.exception("a fault of our own while telling of the link")
+        except Exception as error:  # it costs this line
+            _log_fault("a fault of our own while telling of the link", error)
+
+
+def _log_fault(what: str, error: Exception) -> None:
+    """One line; where it came from is for those who look for it, at the debug level."""
+    log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG))
 
 
 def _raise_faults(outcomes: Sequence[object]) -> None:

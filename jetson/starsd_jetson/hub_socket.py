@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus
-from websockets.typing import Subprotocol
+from websockets.asyncio.client import ClientConnection
 
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
+from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, NotOpenedError, open_hub
 from starsd_edge.telemetry.rtt import TcpRtt, acknowledge_now, read_tcp_rtt
 from starsd_jetson.hub_address import HubAddress
-from starsd_jetson.hub_endings import Ending, after_http_status, describe, unreachable
+from starsd_jetson.hub_endings import Ending, not_opened
 from starsd_jetson.sockets import tune
 
-OPEN_TIMEOUT_S = 5.0
-"""From the first packet to the WebSocket."""
 SEND_TIMEOUT_S = 5.0
 """A hub that reads nothing for this long is cut off; its keepalive would block behind the same full buffer."""
 HEARTBEAT_S = 10.0
 """Between pings, and for the pong: a silent link is noticed after two of them at most."""
-CLOSE_TIMEOUT_S = 1.0
-
-_library_log = logging.getLogger("starsd_jetson.websockets")
-_library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
-_library_log.addHandler(logging.NullHandler())
 
 
 class HubSocket:
@@ -40,16 +31,16 @@ class HubSocket:
     async def open(cls, address: HubAddress) -> HubSocket | Ending:
         """Connect, or say why that was not possible."""
         try:
-            connection = await _connect(address)
-        except InvalidStatus as error:
-            return after_http_status(address, error.response.status_code)
-        except InvalidHandshake as error:
-            return Ending(unreachable(address, f"what listens there is no hub: {error}"))
-        except (OSError, asyncio.TimeoutError) as error:
-            return Ending(unreachable(address, describe(error)))
-        if connection.subprotocol != SUBPROTOCOL:
-            connection.transport.abort()
-            return Ending(unreachable(address, "what listens there is no hub"))
+            connection = await open_hub(
+                address.url,
+                address.headers,
+                SUBPROTOCOL,
+                max_size=MAX_FRAME_BYTES,
+                ping_interval=HEARTBEAT_S,
+                ping_timeout=HEARTBEAT_S,
+            )
+        except NotOpenedError as error:
+            return not_opened(address, error)
         return cls(connection)
 
     async def receive(self) -> bytes | str:
@@ -86,19 +77,3 @@ class HubSocket:
         """What the kernel measures; None where it does not tell."""
         sock = self._connection.transport.get_extra_info("socket")
         return read_tcp_rtt(sock) if sock is not None else None
-
-
-async def _connect(address: HubAddress) -> ClientConnection:
-    return await connect(
-        address.url,
-        additional_headers=address.headers,
-        subprotocols=[Subprotocol(SUBPROTOCOL)],
-        proxy=None,  # a proxy in the environment is not meant for the star
-        compression=None,  # features are noise to it
-        max_size=MAX_FRAME_BYTES,
-        open_timeout=OPEN_TIMEOUT_S,
-        close_timeout=CLOSE_TIMEOUT_S,
-        ping_interval=HEARTBEAT_S,
-        ping_timeout=HEARTBEAT_S,
-        logger=_library_log,
-    )

@@ -23,6 +23,7 @@ from starsd_edge.doctor.hub import check_welcome
 from starsd_edge.doctor.machine import check_machine
 from starsd_edge.doctor.software import check_gpu_engines, check_software
 from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.protocol.door import DEFAULT_PORT
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from starsd_jetson.target import Target
 
 Progress = Callable[[str], None]
-DEFAULT_PORT = 8317
 NAME = "doctor"
 """How the hub's monitor calls it."""
 CONNECT_S = 10.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MonitorOptions:
     """The options of the command."""
 
-    hub: Annotated[str, typer.Argument(help="The hub to watch.")] = "ws://127.0.0.1:8317"
+    hub: Annotated[str, typer.Argument(help="The hub to watch; without a port it is 8317.")] = "ws://127.0.0.1:8317"
     token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
         None
     )
@@ -59,7 +59,7 @@ def monitor(options: MonitorOptions) -> None:
 
     if options.replay is None:
         client = feed_client(options.hub, options.token_file)
-        watch = Watch(options.hub, client.items, options.record)
+        watch = Watch(client.url, client.items, options.record)
     else:
         path, sleep = options.replay, _no_sleep if options.once else asyncio.sleep
         watch = Watch(path.name, lambda: replayed(path, options.speed, sleep), None)
@@ -83,7 +83,6 @@ def feed_client(hub: str, token_file: Path | None) -> FeedClient:
     from starsd_edge.telemetry.monitor.feed_client import FeedClient
     from starsd_jetson.backoff import Backoff
     from starsd_jetson.hub_address import HubAddress
-    from starsd_jetson.hub_endings import describe
 
     address = HubAddress.parse(hub, None if token_file is None else read_token(token_file))
-    return FeedClient(address.url, address.headers, Backoff(random.random), describe, time.monotonic)
+    return FeedClient(address.url, address.headers, Backoff(random.random), time.monotonic)

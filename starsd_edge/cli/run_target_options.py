@@ -61,7 +61,10 @@ class HubOptions:
 
     hub: Annotated[
         str | None,
-        typer.Option(help="Draft server, like ws://192.168.1.20:8317; an empty one is none.", show_default=False),
+        typer.Option(
+            help="Draft server, like ws://192.168.1.20:8317, also the port of one that names none; an empty one is none.",
+            show_default=False,
+        ),
     ] = None
     token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
         None

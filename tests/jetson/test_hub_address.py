@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starsd_jetson.hub_address import HubAddress
+from starsd_jetson.hub_endings import unreachable
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,28 @@ def test_a_port_of_its_own_is_on_the_same_host_by_the_same_scheme(url: str, ther
     own = HubAddress.parse(url, "secret-word").at_own_port(9003, "tick-et")
     assert own.url == there
     assert own.headers == {"Authorization": "Bearer secret-word", "Starsd-Ticket": "tick-et"}
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("ws://desk", "ws://desk:8317"),
+        ("wss://desk", "wss://desk:8317"),
+        ("ws://desk:", "ws://desk:8317"),
+        ("ws://desk/star?site=2", "ws://desk:8317/star?site=2"),
+        ("ws://192.168.1.20/", "ws://192.168.1.20:8317/"),
+        ("ws://[::1]", "ws://[::1]:8317"),
+        ("ws://[fe80::1%25eth0]/x", "ws://[fe80::1%25eth0]:8317/x"),
+        ("WS://Desk", "ws://desk:8317"),
+        ("wss://desk:443", "wss://desk:443"),
+        ("ws://desk:80", "ws://desk:80"),
+    ],
+)
+def test_an_address_without_a_port_means_that_of_hubs(url: str, meant: str) -> None:
+    address = HubAddress.parse(url)
+    assert address.url == meant
+    note = "the address named no port, so 8317 was meant"
+    assert (note in unreachable(address, "Connection refused")) == (":8317" in meant)
 
 
 def test_a_hub_without_a_token_still_gets_the_ticket() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -53,12 +54,14 @@ def hello(engine: PrefixEngine, shape: DraftShape) -> Hello:
 class Side:
     """The target's side of one link."""
 
-    def __init__(self, url: str, engine: PrefixEngine, wanted: Request, token: str | None = None) -> None:
+    def __init__(
+        self, url: str, engine: PrefixEngine, wanted: Request, token: str | None = None, uniform: float = 0.2
+    ) -> None:
         self.engine = engine
         self.wanted = wanted
         self.notices: list[str] = []
         self.link = HubLink(
-            HubAddress(url, token), hello(engine, wanted.shape), self.notices.append, time.monotonic, lambda: 0.2
+            HubAddress(url, token), hello(engine, wanted.shape), self.notices.append, time.monotonic, lambda: uniform
         )
         self.source = HubDrafts(self.link.open_channel, NgramDrafts(), Patience(), time.monotonic)
 
@@ -377,7 +380,7 @@ def refused(hub: ScriptedHub, token: str | None = None) -> tuple[str, Side]:
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("token", [None, "secret-word"])
-def test_wrong_token_is_said_once_and_not_tried_again(status: int, token: str | None) -> None:
+def test_wrong_token_is_said_once_and_not_tried_again_at_once(status: int, token: str | None) -> None:
     with ScriptedHub(status=status) as hub:
         message, side = refused(hub, token)
         time.sleep(0.3)
@@ -385,11 +388,11 @@ def test_wrong_token_is_said_once_and_not_tried_again(status: int, token: str | 
     assert f"HTTP {status}" in message
     assert "--token-file" in message
     assert "secret-word" not in message + repr(side.link._address)
-    assert side.notices == [f"{message}; decoding goes on without it"]
+    assert side.notices == [f"{message}; decoding goes on without it and asks it again every minute"]
 
 
 @pytest.mark.parametrize("code", ["version", "fingerprint"])
-def test_hub_that_does_not_fit_is_said_once_and_not_tried_again(code: str) -> None:
+def test_hub_that_does_not_fit_is_said_once_and_not_tried_again_at_once(code: str) -> None:
     def refuse(hello: Hello) -> list[bytes]:
         return [frame(Error(code, f"tokenizer {hello.tokenizer_fp} is not mine\x1b[2J", "connection"))]
 
@@ -398,7 +401,7 @@ def test_hub_that_does_not_fit_is_said_once_and_not_tried_again(code: str) -> No
         time.sleep(0.3)
         assert len(hub.hellos) == 1
     assert "tokenizer t is not mine" in message
-    assert side.notices == [f"{message}; decoding goes on without it"]
+    assert side.notices == [f"{message}; decoding goes on without it and asks it again every minute"]
     assert message.isprintable()
 
 
@@ -557,18 +560,31 @@ def test_fault_of_our_own_costs_one_connection(caplog: pytest.LogCaptureFixture)
     assert "ZeroDivisionError: once" in caplog.text
 
 
-def test_faults_of_our_own_that_do_not_end_end_the_link_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_link, "MAX_FAULTS", 2)
+def test_faults_of_our_own_that_do_not_end_end_neither_the_search_nor_an_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with ScriptedHub() as hub:
-        side = Side(hub.url, PrefixEngine(), request())
-        side.link._protocol.disconnected = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
-        with side.link:
-            side.link._thread.join(WELCOMED_IN_S)
-            assert not side.link._thread.is_alive()
+        side = Side(hub.url, PrefixEngine(), request(), uniform=0.0)
+        honest, faults = side.link._protocol.connected, [ZeroDivisionError("again")] * 12
+
+        def connected(at_own_port: bool = False) -> None:
+            if faults:
+                raise faults.pop()
+            honest(at_own_port)
+
+        side.link._protocol.connected = connected  # type: ignore[method-assign]
+        with caplog.at_level(logging.INFO), side.link:
+            deadline = time.monotonic() + WELCOMED_IN_S
+            while not side.link.figures.is_up and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert side.link.figures.is_up
             assert Plain.of(side.answer()) == side.expected()
-        assert len(side.notices) == 2
-        assert "a fault of its own" in side.notices[-1]
-        assert "decoding goes on without it" in side.notices[-1]
+    assert not faults
+    told = "the link to the hub broke by a fault of its own; decoding goes on without it until it is there"
+    assert side.notices[0] == told
+    assert len(side.notices) == 2
+    assert "ZeroDivisionError: again" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_listener_that_cannot_be_told_costs_no_connection(caplog: pytest.LogCaptureFixture) -> None:

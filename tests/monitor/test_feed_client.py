@@ -38,7 +38,7 @@ class Hasty:
 
 def watch(url: str, token: str | None = None) -> Items:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return FeedClient(url, headers, Hasty(), lambda error: type(error).__name__, time.monotonic).items()
+    return FeedClient(url, headers, Hasty(), time.monotonic).items()
 
 
 async def until(items: Items, wanted: Callable[[Snapshot | Link], bool]) -> Snapshot | Link:
@@ -172,7 +172,7 @@ async def test_a_server_that_is_no_hub_is_tried_again() -> None:
     async with server, aclosing(watch(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as items:
         for _ in range(2):
             item = await until(items, lambda _: True)
-            assert item == Link("no hub: what listens there is no hub", is_live=False)
+            assert item == Link("no hub: what listens there is no hub; if it takes TLS only, use wss://", is_live=False)
 
 
 async def test_a_recording_replays_as_it_came(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import psutil
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.monitor.feed_client import FeedClient
 from starsd_jetson.backoff import Backoff
-from starsd_jetson.hub_endings import describe
 
 _HUB = (sys.executable, "-m", "starsd_edge.cli", "run-draft", "--port", "0", "--log-level", "warning")
 _SETTLE_S = 3.0
@@ -26,7 +25,7 @@ _SETTLE_S = 3.0
 
 async def watch(url: str, seen: list[Snapshot]) -> None:
     """A monitor that keeps the newest snapshot."""
-    client = FeedClient(url, {}, Backoff(random.random), describe, time.monotonic)
+    client = FeedClient(url, {}, Backoff(random.random), time.monotonic)
     async with aclosing(client.items()) as items:
         async for item in items:
             if isinstance(item, Snapshot):

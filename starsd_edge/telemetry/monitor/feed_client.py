@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -12,25 +11,19 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.typing import Subprotocol
+from websockets.asyncio.client import ClientConnection
 
-from starsd_edge.protocol.door import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
+from starsd_edge.protocol.door import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, http_answer, is_redirect, token_remedy
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, MAX_SNAPSHOT_BYTES, FeedError, Snapshot, decode_snapshot
+from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, OPEN_TIMEOUT_S, NotOpenedError, describe, open_hub
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 
-_OPEN_TIMEOUT_S = 5.0
-_CLOSE_TIMEOUT_S = 1.0
 _SILENCE_S = 10.0
 """A feed sends twice a second; one that is silent for this long is given up."""
 _POLL_S = 1.0
 _POLLS = 30
 """Of `/metrics`, before the feed is tried again."""
 _OK = 200
-
-_library_log = logging.getLogger("starsd_edge.monitor.websockets")
-_library_log.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,6 @@ class FeedClient:
         url: ws:// or wss://.
         headers: of the handshake; the token is in one of them.
         delays: between attempts.
-        describe: what went wrong with a connection, in a few words.
         clock: monotonic seconds.
     """
 
@@ -76,32 +68,32 @@ class FeedClient:
         url: str,
         headers: Mapping[str, str],
         delays: Delays,
-        describe: Callable[[BaseException], str],
         clock: Callable[[], float],
     ) -> None:
-        self._url = url
+        self.url = url
         self._headers = dict(headers)
         self._delays = delays
-        self._describe = describe
         self._clock = clock
         self._started_at = clock()
+        self._was_let_in = False
 
     async def items(self) -> AsyncGenerator[Snapshot | Link, None]:
         """Snapshots, and a `Link` whenever that changes; endless.
 
         Raises:
-            FeedError: the hub does not let this monitor in, which trying again would not change.
+            FeedError: the hub does not let this monitor in, and never did.
         """
         while True:
             began = self._clock()
             try:
                 async with aclosing(self._watch()) as items:
                     async for item in items:
+                        self._was_let_in = True
                         yield item
-            except (ConnectionClosed, asyncio.TimeoutError, FeedError, OSError, InvalidHandshake) as error:
-                if isinstance(error, _NotLetInError):
+            except Exception as error:  # whatever the other end does, it may be a hub again next time
+                if isinstance(error, _NotLetInError) and not self._was_let_in:
                     raise
-                yield Link(f"no hub: {_reason(error, self._describe)}", is_live=False)
+                yield Link(f"no hub: {self._reason(error)}", is_live=False)
             self._delays.served(self._clock() - began)
             await asyncio.sleep(self._delays.next_delay_s())
 
@@ -109,8 +101,10 @@ class FeedClient:
         """One connection, from its beginning to its end."""
         try:
             connection = await self._open()
-        except InvalidStatus as error:
-            self._check_let_in(error.response.status_code)
+        except NotOpenedError as error:
+            if error.status is None or is_redirect(error.status):
+                raise
+            self._check_let_in(error.status)
             async with aclosing(self._poll()) as items:
                 async for item in items:
                     yield item
@@ -123,23 +117,18 @@ class FeedClient:
             await self._close(connection)
 
     async def _open(self) -> ClientConnection:
-        return await connect(
-            self._url,
-            additional_headers=self._headers,
-            subprotocols=[Subprotocol(FEED_SUBPROTOCOL)],
-            proxy=None,  # a proxy in the environment is not meant for the star
-            compression=None,
+        return await open_hub(
+            self.url,
+            self._headers,
+            FEED_SUBPROTOCOL,
             max_size=MAX_SNAPSHOT_BYTES,
             max_queue=1,  # old snapshots are of no use: better the hub keeps them back
-            open_timeout=_OPEN_TIMEOUT_S,
-            close_timeout=_CLOSE_TIMEOUT_S,
-            logger=_library_log,
         )
 
     async def _close(self, connection: ClientConnection) -> None:
         """A hub that does not take part in it is left anyhow."""
         try:
-            await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT_S)
+            await asyncio.wait_for(connection.close(), CLOSE_TIMEOUT_S)
         except asyncio.TimeoutError:
             connection.transport.abort()
 
@@ -147,48 +136,40 @@ class FeedClient:
         """What `/metrics` shows, once a second for a while."""
         for poll in range(_POLLS):
             page = await asyncio.to_thread(self._get_metrics)
+            snapshot = read_metrics(page, self._clock() - self._started_at)
             if poll == 0:
                 yield FALLBACK
-            yield read_metrics(page, self._clock() - self._started_at)
+            yield snapshot
             await asyncio.sleep(_POLL_S)
 
     def _get_metrics(self) -> str:
         """The page, fetched on a thread."""
-        parts = urlsplit(self._url)
+        parts = urlsplit(self.url)
         host = parts.hostname or ""
         connection = (
-            http.client.HTTPSConnection(host, parts.port, timeout=_OPEN_TIMEOUT_S, context=ssl.create_default_context())
+            http.client.HTTPSConnection(host, parts.port, timeout=OPEN_TIMEOUT_S, context=ssl.create_default_context())
             if parts.scheme == "wss"
-            else http.client.HTTPConnection(host, parts.port, timeout=_OPEN_TIMEOUT_S)
+            else http.client.HTTPConnection(host, parts.port, timeout=OPEN_TIMEOUT_S)
         )
         try:
             connection.request("GET", "/metrics", headers=self._headers)
             response = connection.getresponse()
             body = response.read(MAX_SNAPSHOT_BYTES)
-        except http.client.HTTPException as error:
-            raise FeedError("what listens there is no hub") from error
         finally:
             connection.close()
         self._check_let_in(response.status)
         if response.status != _OK:
-            raise FeedError(f"it answers with HTTP {response.status}")
+            raise FeedError(http_answer(self.url, response.status, response.getheader("Location")))
         return body.decode(errors="replace")
 
     def _check_let_in(self, status: int) -> None:
         if status in NOT_LET_IN or status == MISDIRECTED:
             reason = LOOPBACK_ONLY if status == MISDIRECTED else token_remedy(bool(self._headers))
-            raise _NotLetInError(f"the hub {self._url} does not let this monitor in (HTTP {status}): {reason}")
+            raise _NotLetInError(f"the hub {self.url} does not let this monitor in (HTTP {status}): {reason}")
+
+    def _reason(self, error: Exception) -> str:
+        return str(error) if isinstance(error, (FeedError, NotOpenedError)) else describe(error, self.url)
 
 
 class _NotLetInError(FeedError):
     """Trying again would not help."""
-
-
-def _reason(error: BaseException, describe: Callable[[BaseException], str]) -> str:
-    if isinstance(error, FeedError):
-        return str(error)
-    if isinstance(error, ConnectionClosed):
-        return "the connection was lost"
-    if isinstance(error, InvalidHandshake):
-        return "what listens there is no hub"
-    return describe(error)

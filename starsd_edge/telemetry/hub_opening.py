@@ -1,0 +1,112 @@
+"""Opening a WebSocket to a hub, and saying in words for the user why that was not possible.
+
+Whatever is at the other end, and whatever it answers, the outcome is a connection or one `NotOpenedError`: nothing that
+a peer does is a fault of the program that asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from starsd_edge.errors import StarsdError
+from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.door import http_answer
+
+OPEN_TIMEOUT_S = 5.0
+"""From the first packet to the WebSocket."""
+CLOSE_TIMEOUT_S = 1.0
+
+_NO_HUB = "what listens there is no hub"
+_MOST_WORDS = 200
+
+_library_log = logging.getLogger("starsd_edge.hub_opening.websockets")
+_library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
+_library_log.addHandler(logging.NullHandler())
+
+
+class NotOpenedError(StarsdError):
+    """There is no WebSocket; the message says why, in a few words.
+
+    Attributes:
+        status: of HTTP, where it was answered so; else None.
+    """
+
+    def __init__(self, why: str, status: int | None = None) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class _ConnectHere(connect):
+    """Follows no redirect: text and token are for the hub that the user named."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
+async def open_hub(url: str, headers: Mapping[str, str], subprotocol: str, **limits: Any) -> ClientConnection:
+    """Connect to the hub at this ws:// or wss:// address.
+
+    Args:
+        headers: of the handshake; the token is in one of them.
+        limits: of the connection, as `websockets.asyncio.client.connect` takes them.
+
+    Raises:
+        NotOpenedError: nobody is there, or it is no hub, or it does not let this client in.
+    """
+    try:
+        connection: ClientConnection = await _ConnectHere(
+            url,
+            additional_headers=dict(headers),
+            subprotocols=[Subprotocol(subprotocol)],
+            proxy=None,  # a proxy in the environment is not meant for the star
+            compression=None,  # features are noise to it
+            open_timeout=OPEN_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            logger=_library_log,
+            **limits,
+        )
+    except Exception as error:  # of whatever type the library raises for what a peer has sent
+        status = error.response.status_code if isinstance(error, InvalidStatus) else None
+        raise NotOpenedError(describe(error, url), status) from None
+    if connection.subprotocol != subprotocol:
+        connection.transport.abort()
+        raise NotOpenedError(_NO_HUB)
+    return connection
+
+
+def describe(error: BaseException, url: str) -> str:
+    """What went wrong on the way to the hub at this address, in a few words."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "no such host"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not accepted: {error.verify_message or 'it does not fit'}; SSL_CERT_FILE names a file "
+            "with the authorities to trust"
+        )
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or 'no reason given'}): if it has no TLS, use ws://"
+    if isinstance(error, InvalidStatus):
+        locations = error.response.headers.get_all("Location")
+        return http_answer(url, error.response.status_code, locations[0] if locations else None)
+    if isinstance(error, (InvalidHandshake, HTTPException)):
+        return _NO_HUB if urlsplit(url).scheme == "wss" else f"{_NO_HUB}; if it takes TLS only, use wss://"
+    if isinstance(error, ConnectionClosed):
+        return "the connection was lost"
+    # asyncio words its errors for programmers, and joins those of several addresses into one without a number.
+    number = re.search(r"\[Errno (\d+)\]", str(error))
+    return os.strerror(int(number[1])) if number else printable(str(error))[:_MOST_WORDS] or type(error).__name__
