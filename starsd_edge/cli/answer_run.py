@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from starsd_edge.cli.interrupt import INTERRUPTED
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import StarsdError, UsageError
 
 if TYPE_CHECKING:
     from starsd_edge.cli.answer_output import AnswerOutput
@@ -45,7 +45,7 @@ class AnswerRun:
                 answer = self._answer(prompt, raw)
             except UsageError as error:
                 self.output.failure(number, len(prompts), str(error))
-                code = error.exit_code
+                code = StarsdError.exit_code  # a prompt that is refused is no wrong option
                 continue
             link_figures = self.setup.link.figures if self.setup.link else link_figures
             figures = Figures()

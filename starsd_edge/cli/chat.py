@@ -18,11 +18,19 @@ from typing import TYPE_CHECKING
 
 from starsd_edge.cli.chat_commands import Action, ChatState, as_message, commands, is_command, run_command
 from starsd_edge.cli.chat_conversation import Conversation, Turn, fit
-from starsd_edge.cli.chat_input import Entry, Interrupts, ReadLine, line_reader, read_entry, without_echo
+from starsd_edge.cli.chat_input import (
+    Entry,
+    EntryDroppedError,
+    Interrupts,
+    ReadLine,
+    line_reader,
+    read_entry,
+    without_echo,
+)
 from starsd_edge.cli.chat_settings import ChatSettings
 from starsd_edge.cli.interrupt import INTERRUPTED
 from starsd_edge.cli.text_streams import TextStreams, printable, takes_colour
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.telemetry.rounds import HUB, NGRAM
 from starsd_edge.telemetry.summary import Figures, LinkFigures
 
@@ -38,7 +46,7 @@ _NO_COLOUR = "tokens cannot be tinted here: it takes a terminal with colours, an
 
 
 def run_chat(setup: TargetSetup, options: RunTargetOptions, streams: TextStreams) -> int:
-    """Talk until the user leaves; the exit code: 0 from a terminal, 2 from a script of which something was refused.
+    """Talk until the user leaves; the exit code: 0 from a terminal, 1 from a script of which something was refused.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, unless somebody sits at a terminal.
@@ -52,7 +60,7 @@ def run_chat(setup: TargetSetup, options: RunTargetOptions, streams: TextStreams
     chat = Chat(
         setup,
         streams,
-        line_reader(sys.stdin, streams, is_terminal, words),
+        line_reader(sys.stdin, streams, is_terminal, words, interrupts),
         interrupts,
         KeptSequence(),
         lambda: secrets.randbits(64),
@@ -103,7 +111,8 @@ class Chat:
                     return code
             except UsageError as error:
                 self.streams.say(f"error: {printable(' '.join(str(error).split()))}")
-                code = code if self.is_terminal else error.exit_code
+                # A line that is refused is no wrong option (2), after which a service would not be started again.
+                code = code if self.is_terminal else StarsdError.exit_code
             if self.interrupted() and not self.is_terminal:
                 return INTERRUPTED
         return code
@@ -119,8 +128,8 @@ class Chat:
             self.streams.say(_NO_COLOUR)
 
     def _next_entry(self) -> Entry | None:
-        """What is entered next; None at the end. At a terminal, Ctrl-C drops the line, and pressed again it is the
-        end.
+        """What is entered next; None at the end. At a terminal, Ctrl-C drops what was typed, and pressed again with
+        nothing typed since it is the end.
         """
         presses = 0
         while True:
@@ -129,13 +138,14 @@ class Chat:
                     entry = read_entry(self.read_line)
             except EOFError:
                 return None
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as press:
                 if not self.is_terminal:
                     raise
-                presses += 1
+                presses = 1 if isinstance(press, EntryDroppedError) else presses + 1
                 if presses > 1:
                     return None
-                self.streams.say("Ctrl-C again leaves, as do Ctrl-D and /quit")
+                sees_typing = self.interrupted.typed is not None
+                self.streams.say(f"{'Ctrl-C again leaves, as do' if sees_typing else 'to leave:'} Ctrl-D and /quit")
                 continue
             presses = 0
             if entry.text.strip():

@@ -156,6 +156,8 @@ def _system(state: ChatState, text: str) -> Outcome:
 
 
 def _tint(state: ChatState, text: str) -> Outcome:
+    if not text:
+        return Outcome(state, [f"tint: {'on' if state.tint else 'off'}"])
     if text not in {"on", "off"}:
         raise UsageError(f"/tint is on or off, not {text!r}; now it is {'on' if state.tint else 'off'}")
     state = replace(state, tint=text == "on")

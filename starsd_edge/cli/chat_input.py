@@ -35,11 +35,17 @@ class Entry:
     is_fenced: bool
 
 
+class EntryDroppedError(KeyboardInterrupt):
+    """Ctrl-C after something was typed: that is gone, and the press has had its use."""
+
+
 def read_entry(read_line: ReadLine) -> Entry:
     """The next line, or all between two fences; the end of the input ends the latter too.
 
     Raises:
         EOFError: there is no more.
+        EntryDroppedError: Ctrl-C took away what was typed.
+        KeyboardInterrupt: Ctrl-C, and nothing was typed.
     """
     line = read_line(PROMPT)
     start = line.lstrip()
@@ -51,22 +57,27 @@ def read_entry(read_line: ReadLine) -> Entry:
             lines.append(read_line(_MORE))
         except EOFError:
             break
+        except KeyboardInterrupt:
+            raise EntryDroppedError from None
     else:
         lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
     return Entry("\n".join(lines).strip("\n"), is_fenced=True)
 
 
-def line_reader(stdin: TextIO, streams: TextStreams, is_terminal: bool, words: Sequence[str]) -> ReadLine:
+def line_reader(
+    stdin: TextIO, streams: TextStreams, is_terminal: bool, words: Sequence[str], interrupts: Interrupts
+) -> ReadLine:
     """Reads lines from there.
 
     Args:
         is_terminal: standard input and output are one, and somebody sits at it.
         words: completed by the tab key.
+        interrupts: learns how to see what is typed.
     """
     # Bytes that are no UTF-8 make a message that is refused, not the end of the chat.
     if hasattr(stdin, "reconfigure"):
         stdin.reconfigure(errors="surrogateescape")
-    return _terminal_reader(streams, words) if is_terminal else _plain_reader(stdin)
+    return _terminal_reader(streams, words, interrupts) if is_terminal else _plain_reader(stdin)
 
 
 def _plain_reader(stdin: TextIO) -> ReadLine:
@@ -79,9 +90,9 @@ def _plain_reader(stdin: TextIO) -> ReadLine:
     return read
 
 
-def _terminal_reader(streams: TextStreams, words: Sequence[str]) -> ReadLine:
+def _terminal_reader(streams: TextStreams, words: Sequence[str], interrupts: Interrupts) -> ReadLine:
     readline = _editing(words)
-    typed = readline.get_line_buffer if readline else None
+    typed = interrupts.typed = readline.get_line_buffer if readline else None
 
     def read(prompt: str) -> str:
         with streams.asking(prompt, typed):
@@ -127,9 +138,14 @@ def without_echo(stdin: TextIO) -> Iterator[None]:
 
 
 class Interrupts:
-    """Ctrl-C: while a line is read it raises KeyboardInterrupt, at any other time it is remembered."""
+    """Ctrl-C: while a line is read it raises KeyboardInterrupt, at any other time it is remembered.
+
+    Attributes:
+        typed: what stands in the line so far; None where nobody knows, and then something may.
+    """
 
     def __init__(self) -> None:
+        self.typed: Callable[[], str] | None = None
         self._is_reading = False
         self._pressed = False
 
@@ -158,5 +174,6 @@ class Interrupts:
 
     def _press(self, signum: int, frame: FrameType | None) -> None:
         if self._is_reading:
-            raise KeyboardInterrupt
+            # Asked here: once this has been raised, the line is no longer there.
+            raise KeyboardInterrupt if self.typed is not None and not self.typed() else EntryDroppedError
         self._pressed = True

@@ -62,7 +62,7 @@ class HubOptions:
     hub: Annotated[
         str | None,
         typer.Option(
-            help="Draft server, like ws://192.168.1.20:8317, also the port of one that names none; an empty one is none.",
+            help="Draft server, like ws://192.168.1.20:8317 (8317 where no port is named); an empty one is none.",
             show_default=False,
         ),
     ] = None
@@ -112,6 +112,10 @@ class LengthOptions:
             help="Go on after an end-of-sequence token, which becomes part of the answer.", show_default=False
         ),
     ] = False
+
+    def __post_init__(self) -> None:
+        if "" in self.stop:
+            raise UsageError("a stop string must not be empty: leave that --stop out")
 
 
 @dataclass(frozen=True, kw_only=True)

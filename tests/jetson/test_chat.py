@@ -156,7 +156,7 @@ def test_the_oldest_turns_are_left_out_and_that_is_said_once(chat: Chat) -> None
 
 def test_a_message_that_is_too_long_is_refused_and_the_chat_goes_on(chat: Chat) -> None:
     ended = chat("abc", "d" * 200, "de", "/stats", options=("--max-tokens", 8))
-    assert ended.code == 2
+    assert ended.code == 1, "not 2, which would be a wrong option: a service is not started again after one"
     assert ended.out.splitlines() == chat.expected("abc", "de")
     assert ended.err.splitlines()[1].startswith("error: the prompt has 202 tokens and the context holds 128")
     assert "answers of this chat: 2" in ended.err
@@ -165,6 +165,39 @@ def test_a_message_that_is_too_long_is_refused_and_the_chat_goes_on(chat: Chat) 
 def test_an_answer_cut_off_says_by_what(chat: Chat) -> None:
     assert "[cut off after 8 tokens; /max-tokens sets how many]" in chat("abc", options=("--max-tokens", 8)).err
     assert "[cut off: the context is full]" in chat("abc", options=("--context", 9)).err
+
+
+# What documents say.
+
+ROOT = Path(__file__).parents[2]
+PAGES = [file for pattern in ("*.md", "docs/*.md", "*/README.md", "*/deploy/*") for file in ROOT.glob(pattern)]
+PROGRAM = sorted((ROOT / "starsd_edge" / "cli").glob("chat*.py"))
+HTTP_PAGES = {"/healthz", "/readyz", "/status", "/metrics"}
+
+
+def written_commands(text: str) -> set[str]:
+    """The commands of a chat in this text: alone between backquotes, or given to `echo`; what follows them belongs to
+    them.
+    """
+    found = re.findall(
+        r"""`(?:echo ["']?)?(/[a-z-]+(?: [^`"'>|/]*)?)["']?`|echo ["']?(/[a-z-]+(?: [^`"'>|/]*)?)""", text
+    )
+    return {"".join(one).strip() for one in found} - HTTP_PAGES
+
+
+def test_commands_of_a_chat_are_found_where_they_stand() -> None:
+    text = "`/new`, `echo /old` and `/a b`; GET `/status`; see `/etc/x`.\n```\necho '/seed 5' > /run/x\n```\n"
+    assert written_commands(text) == {"/new", "/old", "/a b", "/seed 5"}
+
+
+def test_commands_that_documents_and_the_program_name_do_something(chat: Chat) -> None:
+    written = set.union(*(written_commands(page.read_text(encoding="utf-8")) for page in PAGES if page.is_file()))
+    assert {"/help", "/quit", "/reset"} <= written
+    for file in PROGRAM:  # in its messages they stand between words
+        written |= set(re.findall(r"(?<![\w/.])/[a-z-]+(?=[ ;,:)'\"]|$)", file.read_text(encoding="utf-8")))
+    for command in sorted(written - {"/quit"}):
+        ended = chat("abc", command, "/quit", "/what", options=("--max-tokens", 2))
+        assert ended.code == 0, (command, ended.err)
 
 
 # What is refused.
@@ -204,13 +237,13 @@ def test_a_template_that_takes_no_system_prompt_says_so_when_it_is_set(chat: Cha
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}" + TEMPLATE
     chat._bundle = write_bundle(tmp_path / "refusing", refusing)
     ended = chat("/system be brief", "abc", options=("--max-tokens", 8))
-    assert (ended.code, ended.out.splitlines()) == (2, chat.expected("abc"))
+    assert (ended.code, ended.out.splitlines()) == (1, chat.expected("abc"))
     assert ended.err.splitlines()[0] == "error: the model's chat template refuses these messages: no system here"
 
 
 def test_wrong_commands_and_wrong_bytes_do_not_end_it(chat: Chat) -> None:
     ended = chat("/temperature hot", "/what", b"ab\xff", "/retry", "/stats", "abc", options=("--max-tokens", 8))
-    assert (ended.code, ended.out.splitlines()) == (2, chat.expected("abc"))
+    assert (ended.code, ended.out.splitlines()) == (1, chat.expected("abc"))
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert [error.split()[1] for error in errors] == ["/temperature", "there", "the", "there", "there"]
     assert "not valid Unicode" in errors[2]

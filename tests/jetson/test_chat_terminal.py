@@ -119,6 +119,30 @@ def test_ctrl_c_drops_a_line_and_pressed_again_leaves(start: Start) -> None:
     assert terminal.end() == 0
 
 
+def test_ctrl_c_after_something_was_typed_only_drops_that(start: Start) -> None:
+    """However often it is pressed: the next press counts as the first of two."""
+    terminal = start()
+    terminal.until(asks)
+    first = expected("uabca")
+    assert f"\n{first}\n" in enter(terminal, "abc")
+    terminal.interrupt()
+    assert "Ctrl-C again leaves" in terminal.until(asks)
+    for typed in (b"never said", b"\x1b[A", b'"""ab\r', b'"""\r', b'"""ab\rcd'):  # a line, one recalled, fences
+        terminal.press(typed)
+        last = {b"\x1b[A": "abc", b'"""\r': "... ", b'"""ab\r': "... "}.get(typed, typed.decode().rpartition("\r")[2])
+        terminal.until(lambda shown, last=last: without_colour(shown).endswith(last))
+        terminal.interrupt()
+        assert "Ctrl-C again leaves" in terminal.until(asks), typed
+    assert "answers of this chat: 1" in enter(terminal, "/stats"), "the chat is still there"
+    terminal.interrupt()
+    terminal.until(asks)
+    assert f"\n{expected(f'uabca{first}udea')}\n" in enter(terminal, "de"), "and goes on"
+    terminal.interrupt()
+    terminal.until(asks)
+    terminal.interrupt()
+    assert terminal.end() == 0
+
+
 def test_keys_edit_recall_and_complete(start: Start) -> None:
     terminal = start()
     terminal.until(asks)

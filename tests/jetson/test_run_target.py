@@ -241,7 +241,7 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
     file = tmp_path / "prompts.txt"
     file.write_text("abc\n" + "ab" * 200 + "\nabcd\n")
     ended = command("--prompts", file, "--json")
-    assert ended.code == 2
+    assert ended.code == 1
     assert [json.loads(line)["prompt"] for line in ended.out.splitlines()] == [1, 3]
     assert "error: prompt 2 of 3: the prompt has 400 tokens and the context holds 128" in ended.err
     assert "has 400 tokens and the context holds 128" in command.refused("--prompt", "ab" * 200)
