@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -25,6 +25,8 @@ from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512
 RECENT_USE_S = 10
+MAX_SHARED_NAMES = 256
+"""Remembered; targets choose their names."""
 
 
 class RecentTimes:
@@ -93,6 +95,47 @@ class EventLog:
         return list(self._events)
 
 
+class TargetNames:
+    """What targets are called on pages, in events and in the log: what they call themselves, while that tells them
+    apart.
+
+    A name seen at two hosts at once goes with the host from then on, so that a series stays that of one device whoever
+    else comes and goes; those of one name and host are counted.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[str, None] = {}
+
+    def shown(self, targets: Sequence[tuple[str, str]]) -> list[str]:
+        """Names, no two alike but those of targets that have not yet said theirs ("").
+
+        Args:
+            targets: what each calls itself, and its host.
+        """
+        hosts: dict[str, set[str]] = {}
+        for name, host in targets:
+            hosts.setdefault(name, set()).add(host)
+        self._shared.update((name, None) for name, places in hosts.items() if len(places) > 1)
+        while len(self._shared) > MAX_SHARED_NAMES:
+            del self._shared[next(iter(self._shared))]
+        counts: Counter[str] = Counter()
+        taken: set[str] = set()
+        shown_names: list[str] = []
+        for name, host in targets:
+            if not name:
+                shown_names.append(name)
+                continue
+            usual = f"{name}@{host}" if name in self._shared else name
+            counts[usual] += 1
+            shown = usual if counts[usual] == 1 else f"{usual} ({counts[usual]})"
+            while shown in taken:  # a target has called itself just so
+                counts[usual] += 1
+                shown = f"{usual} ({counts[usual]})"
+            taken.add(shown)
+            shown_names.append(shown)
+        return shown_names
+
+
 def judgement(record: DraftRecord) -> Judgement:
     """The sums of a record."""
     return Judgement(
@@ -130,11 +173,18 @@ def _ms(seconds: float) -> float:
 
 
 def target_facts(
-    peer: Peer, connection: HubConnection, sessions: int, latency: Latency, shape: ShapeFacts, now: float
+    name: str,
+    peer: Peer,
+    connection: HubConnection,
+    sessions: int,
+    latency: Latency,
+    shape: ShapeFacts,
+    now: float,
 ) -> TargetFacts:
     """One connected target.
 
     Args:
+        name: told apart from those of the others.
         sessions: that it holds now.
         latency: of its rounds.
         shape: of its drafts.
@@ -143,7 +193,7 @@ def target_facts(
     terms, traffic, report = connection.terms, peer.traffic, connection.report
     queue_ms_p50, queue_ms_p99 = percentiles_ms(connection.record.waits_us)
     return TargetFacts(
-        target="" if terms is None else terms.target,
+        target=name,
         address=peer.address,
         drafter="" if terms is None else terms.drafter,
         connected_s=round(now - peer.connected_at, 3),

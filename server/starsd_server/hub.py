@@ -25,6 +25,7 @@ from websockets.asyncio.server import ServerConnection
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
+from starsd_edge.protocol.hub_handshake import Terms
 from starsd_edge.protocol.hub_side import (
     AnswerProbe,
     DropSession,
@@ -43,7 +44,7 @@ from starsd_server.binding import explain
 from starsd_server.books import DraftBooks
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
 from starsd_server.drafters.registry import DrafterRegistry
-from starsd_server.facts import EventLog, RecentTimes, RecentUse, judgement, target_facts
+from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.handover import Handover
@@ -112,6 +113,7 @@ class Hub:
         self._metrics = HubMetrics(self.facts)
         self._events = EventLog(lambda: clock() - self._started_at)
         self._feed = MonitorFeed(self.facts, self._events.recent, settings.door.send_timeout_s)
+        self._names = TargetNames()
         self._turned_away = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -157,23 +159,29 @@ class Hub:
             self._latencies.of_target(connection).reported(connection.report.rounds, connection.report.verify_us)
         if connection.terms is None:
             return
-        target, drafter = connection.terms.target, connection.terms.drafter
         if is_first:
-            log.info("target %r at %s on port %d: %s", target, peer.address, peer.port, drafter)
-            self._events.add(JOINED, target, drafter)
+            self._note_arrival(peer, connection.terms)
         if connection.resumed > resumed:
-            self._events.add(RESUMED, target)
+            self._events.add(RESUMED, self._name_of(connection))
         if connection.refused > refused:
-            self._events.add(REFUSED, target, connection.refusal)
+            self._events.add(REFUSED, self._name_of(connection), connection.refusal)
+
+    def _note_arrival(self, peer: Peer, terms: Terms) -> None:
+        name = self._name_of(self._connections[peer])
+        log.info("target %r at %s on port %d: %s", name, peer.address, peer.port, terms.drafter)
+        if name != terms.target:
+            log.warning("more than one target calls itself %r: give each its own --name", terms.target)
+        self._events.add(JOINED, name, terms.drafter)
 
     def disconnected(self, peer: Peer) -> None:
         """See `Reception`."""
+        name = self._name_of(self._connections[peer])
         connection = self._connections.pop(peer)
         del self._peers[connection]
         self._latencies.forget_target(connection)
         self._carry_out(connection.lost(self._clock()))
         if connection.terms is not None:
-            self._events.add(LEFT, connection.terms.target)
+            self._events.add(LEFT, name)
 
     async def watched(self, connection: ServerConnection) -> None:
         """See `Reception`."""
@@ -208,8 +216,7 @@ class Hub:
                 peer = self._peers.get(action.connection)
                 if peer is not None:
                     log.info("hanging up on %s: %s", peer.address, action.reason)
-                    terms = action.connection.terms
-                    self._events.add(REFUSED, "" if terms is None else terms.target, action.reason)
+                    self._events.add(REFUSED, self._name_of(action.connection), action.reason)
                     peer.hang_up(action.code, action.reason)
             elif isinstance(action, SendOn):
                 peer = self._peers.get(action.connection)
@@ -238,7 +245,7 @@ class Hub:
                 was_degraded = path.degraded
                 self._latencies.observe(action, connection)
                 if path.degraded != was_degraded:
-                    self._events.add(DEGRADED if path.degraded else RECOVERED, connection.terms.target, path.told)
+                    self._events.add(DEGRADED if path.degraded else RECOVERED, self._name_of(connection), path.told)
 
     def _deliver(self, done: Done) -> None:
         """On the handover's thread: tell the loop what was done, which may have ended before the last draft did."""
@@ -284,8 +291,7 @@ class Hub:
 
     def _note_failure(self, failure: Failed) -> None:
         connection = self._protocol.connection_of(failure.session)
-        target = "" if connection is None or connection.terms is None else connection.terms.target
-        self._events.add(FAILED, target, failure.message)
+        self._events.add(FAILED, "" if connection is None else self._name_of(connection), failure.message)
 
     async def _tick(self) -> None:
         """Once a second: end what has been away for too long, look at the links, balance the books."""
@@ -338,7 +344,8 @@ class Hub:
         counters = self._protocol.counters
         use = self._worker.time_use()
         now = self._clock()
-        held = Counter(session.target for session in sessions if session.attached)
+        held = Counter(self._protocol.connection_of(session.session) for session in sessions)
+        names = self._shown_names()
         return HubFacts(
             hub_id=self._hub_id,
             version=__version__,
@@ -347,9 +354,10 @@ class Hub:
             drafters=self._drafter_facts(),
             targets=[
                 target_facts(
+                    names[connection],
                     peer,
                     connection,
-                    0 if connection.terms is None else held[connection.terms.target],
+                    held[connection],
                     self._latencies.of_target(connection),
                     self._shapes.facts(connection),
                     now,
@@ -374,6 +382,16 @@ class Hub:
             policy_in_use=self._queue.policy,
             batches=self._books.batches(),
         )
+
+    def _shown_names(self) -> dict[HubConnection, str]:
+        """Of all that are connected; those that were told goodbye come last, as others may be their successors."""
+        there = sorted(self._connections, key=lambda peer: peer.leaving)
+        terms = [self._connections[peer].terms for peer in there]
+        said = [("" if each is None else each.target, peer.host) for each, peer in zip(terms, there, strict=True)]
+        return dict(zip((self._connections[peer] for peer in there), self._names.shown(said), strict=True))
+
+    def _name_of(self, connection: HubConnection) -> str:
+        return "" if connection.terms is None else self._shown_names().get(connection, connection.terms.target)
 
     def _drafter_facts(self) -> list[DrafterFacts]:
         facts = []

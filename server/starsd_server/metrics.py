@@ -163,7 +163,7 @@ def _of_acceptance(drafted: Judgement) -> Iterator[Metric]:
 
 
 def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
-    """One series per name: of connections that share one, the nearest speaks for it."""
+    """One series per target, which have been told apart by their names; of too many, those of the nearest."""
     nearest: dict[str, TargetFacts] = {}
     for target in sorted(targets, key=lambda target: target.min_rtt_ms or 0.0):
         if target.rtt_ms is not None and target.min_rtt_ms is not None and len(nearest) < MAX_TARGET_LABELS:

@@ -78,6 +78,12 @@ class Peer:
         return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
 
     @property
+    def host(self) -> str:
+        """The same without the port, which changes with every connection."""
+        address = self._connection.remote_address
+        return str(address[0]) if isinstance(address, tuple) else "unknown"
+
+    @property
     def port(self) -> int:
         """The hub's port that it is connected to."""
         address = self._connection.local_address

@@ -90,7 +90,7 @@ def _answer_output(options: RunTargetOptions, sampling: SamplingParams, err: Tex
     from starsd_edge.cli.answer_output import JsonOutput, StreamJsonOutput, TextOutput
 
     if options.output.stream_json:
-        return StreamJsonOutput(sys.stdout, err, options.hub.name, sampling)
+        return StreamJsonOutput(sys.stdout, err, options.hub.target_name, sampling)
     if options.output.json:
-        return JsonOutput(sys.stdout, err, options.hub.name, sampling)
+        return JsonOutput(sys.stdout, err, options.hub.target_name, sampling)
     return TextOutput(sys.stdout, err, sampling.seed)

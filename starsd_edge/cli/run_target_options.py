@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,9 @@ from starsd_edge.cli.logs import LogOptions
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.sampling_options import SamplingOptions
 from starsd_edge.errors import UsageError
+
+MAX_NAME = 256
+"""Characters, as on the wire."""
 
 
 class FeatureForm(str, Enum):
@@ -70,7 +74,10 @@ class HubOptions:
         None
     )
     require_hub: Annotated[bool, typer.Option(help="Fail if the hub cannot be reached.", show_default=False)] = False
-    name: Annotated[str, typer.Option(help="Name of this target for the hub's monitor.")] = "target"
+    name: Annotated[
+        str,
+        typer.Option(help="Name of this target for the hub's monitor; without one the host's.", show_default=False),
+    ] = ""
     features: Annotated[
         FeatureForm,
         typer.Option(
@@ -90,6 +97,14 @@ class HubOptions:
     def __post_init__(self) -> None:
         if self.hub is None and (self.require_hub or self.token_file is not None):
             raise UsageError("--require-hub and --token-file need --hub, the address of the hub")
+        if len(self.name) > MAX_NAME:
+            raise UsageError(f"--name has {len(self.name)} characters: give at most {MAX_NAME}")
+
+    @property
+    def target_name(self) -> str:
+        """What the hub is told: every board has a host name, and a name that all share tells nobody apart."""
+        name = self.name or socket.gethostname()
+        return name.encode(errors="replace").decode() or "target"
 
 
 @dataclass(frozen=True, kw_only=True)

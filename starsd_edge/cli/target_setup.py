@@ -186,7 +186,7 @@ def _hub_link(address: HubAddress, target: Target, options: HubOptions, request:
 
     from starsd_jetson.hub_link import HubLink
 
-    hello = target.hello(options.name, request.shape, request.context, options.features.value)
+    hello = target.hello(options.target_name, request.shape, request.context, options.features.value)
     return HubLink(address, hello, notices, time.monotonic, random.random, options.draft_window)
 
 

@@ -29,6 +29,7 @@ def test_the_target_is_one_with_a_hub_that_chats_on_the_boards_gpu() -> None:
     options = read_command(command_of(TARGET.with_name("starsd-target.service"), TARGET))
     assert options.prompts.chat
     assert (options.device, options.bundle) == ("jetson", "smollm2-135m-tensorrt-fp16")
+    assert options.hub.name == "", "every board is called by its host's name"
     assert (options.hub.hub, options.hub.token_file) == ("ws://desk:8317", TARGET.with_name("hub.token"))
     assert options.length.max_tokens < options.length.context
 

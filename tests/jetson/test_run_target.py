@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -248,6 +249,26 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
 
 
 @pytest.mark.parametrize(
+    ("host", "arguments", "name"),
+    [
+        ("board-7", (), "board-7"),
+        ("board-7", ("--name", "arm"), "arm"),
+        ("board-7", ("--name", ""), "board-7"),
+        ("", (), "target"),
+        ("b\udcff", (), "b?"),  # bytes that are no UTF-8
+        ("board-7", ("--name", "a\udcff"), "a?"),
+    ],
+)
+def test_a_target_without_a_name_has_that_of_its_host(
+    command: RunTarget, monkeypatch: pytest.MonkeyPatch, host: str, arguments: tuple[str, ...], name: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    with ScriptedHub() as hub:
+        (record,) = command.records("--prompt", "abc", "--hub", hub.url, "--require-hub", *arguments)
+    assert record["target"] == hub.hellos[0].target == name
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ([], "no prompt"),
@@ -279,6 +300,7 @@ def test_prompt_that_is_too_long_does_not_stop_the_others(command: RunTarget, tm
         (["--prompt", "a", "--hub", "http://127.0.0.1:1"], "not the address of a hub"),
         (["--prompt", "a", "--hub", "ws://user:word@127.0.0.1:1"], "must not hold a secret"),
         (["--prompt", "a", "--require-hub"], "need --hub"),
+        (["--prompt", "a", "--name", "n" * 257], "--name has 257 characters: give at most 256"),
         (["--prompt", "a", "--draft-wait", "inf"], "number of seconds"),
         (["--prompt", "a", "--draft-wait", "-1"], "--draft-wait"),
         (["--prompt", "a", "--hub", "ws://h:1", "--token-file", "/nowhere/token"], "cannot be read"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -21,12 +24,15 @@ from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.protocol.messages import Error, Extend, Open, Opened
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.telemetry.feed import FEED_VERSION, Snapshot
+from starsd_edge.telemetry.monitor.model import MonitorModel
 from starsd_server import hub as hub_module
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Failures
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
+from starsd_server.facts import TargetNames
 from starsd_server.hub import Hub
 from starsd_server.keys import HubKey
 from starsd_server.scheduling.contract import KeyTerms
@@ -406,6 +412,42 @@ async def test_the_status_tells_targets_links_queue_and_time() -> None:
         assert tag.hex() not in body
 
 
+async def test_targets_of_one_name_are_told_apart_everywhere(caplog: pytest.LogCaptureFixture) -> None:
+    """By their hosts, and on one host by their number; also by one that takes such a name for itself."""
+    caplog.set_level(logging.INFO)
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
+    said = ["jetson", "jetson", "jetson", "jetson@127.0.0.2 (2)", "lamp"]
+    shown = ["jetson@127.0.0.1", "jetson@127.0.0.2", "jetson@127.0.0.2 (2)", "jetson@127.0.0.2 (2) (2)", "lamp"]
+    async with running_hub() as hub, AsyncExitStack() as stack:
+        clients = []
+        for host, name in zip(hosts, said, strict=True):
+            clients.append(await stack.enter_async_context(hub.client(local_addr=(host, 0))))
+            await clients[-1].introduce(target=name)
+            tag = await clients[-1].open([1, 2])
+            await clients[-1].draft(tag, 1, [1, 2], new=1)
+        await clients[0].open([1, 2], ref=1)
+        for peer in hub.hub._connections:
+            peer.sample_rtt()
+        facts = await status(hub)
+        assert [target["target"] for target in facts["targets"]] == shown
+        assert [target["sessions"] for target in facts["targets"]] == [2, 1, 1, 1, 1], "each has its own"
+        _, page = await hub.get("/metrics")
+        for series in ("starsd_rtt_seconds", "starsd_target_drafts_total"):
+            labels = re.findall(rf'^{series}{{target="(.*)"}}', page, re.MULTILINE)
+            assert sorted(labels) == sorted(shown)
+        assert [row.name for row in MonitorModel().take(Snapshot(FEED_VERSION, hub.hub.facts())).targets] == shown
+    assert "more than one target calls itself 'jetson': give each its own --name" in caplog.text
+    assert "target 'jetson@127.0.0.2' at 127.0.0.2:" in caplog.text
+
+
+def test_a_name_that_two_hosts_had_stays_that_of_a_host() -> None:
+    names = TargetNames()
+    assert names.shown([("jetson", "a"), ("", "b"), ("", "b")]) == ["jetson", "", ""]
+    assert names.shown([("jetson", "a"), ("jetson", "b")]) == ["jetson@a", "jetson@b"]
+    assert names.shown([("jetson", "b")]) == ["jetson@b"], "its series goes on"
+    assert names.shown([("lamp", "c"), ("lamp", "c"), ("lamp", "c")]) == ["lamp", "lamp (2)", "lamp (3)"]
+
+
 async def test_keys_have_sessions_of_their_own() -> None:
     keys = (HubKey("kitchen-token"), HubKey("hall-token"))
     async with running_hub([model()], HubSettings(DoorSettings(keys=keys))) as hub:
@@ -506,7 +548,7 @@ async def test_metrics_are_well_formed_whatever_targets_call_themselves() -> Non
     families = {family.name: family for family in text_string_to_metric_families(body)}
     assert families["starsd_hub_sessions"].samples[0].value == 1
     labels = [sample.labels["target"] for sample in families["starsd_rtt_seconds"].samples]
-    assert len(labels) == len(set(labels)) == 5
+    assert len(labels) == len(set(labels)) == 6
     assert {'quote"d', "twin", "back\\slash", "é"} < set(labels)
     drafts = {s.labels["drafter"]: s.value for s in families["starsd_spec_decode_num_drafts"].samples}
     assert drafts == {"causal-lm": 1, "ngram": 0}
