@@ -4,6 +4,7 @@
 #
 #   bash scripts/demo.sh            panels, on a terminal
 #   bash scripts/demo.sh --plain    lines, for logs (further options go to `starsd-edge demo`)
+#   bash scripts/demo.sh --help     this and the options; nothing is fetched
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
@@ -12,6 +13,21 @@ source scripts/environment.sh
 MODEL=smollm2-135m
 
 starsd() { "$VENV/bin/starsd-edge" "$@"; }
+
+# What stands at the top of this file, and the options as far as they are installed.
+show_help() {
+    sed -n '2,/^set /{s/^# \{0,1\}//p}' scripts/demo.sh
+    [ ! -x "$VENV/bin/starsd-edge" ] || starsd demo --help
+}
+
+for argument; do
+    case $argument in
+        -h | --help)
+            show_help
+            exit
+            ;;
+    esac
+done
 
 # Why a bundle in the cache has to be made; nothing where it can be used as it is.
 why_make() {

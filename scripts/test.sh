@@ -4,6 +4,7 @@
 #   bash scripts/test.sh                      everything, and core and target on each other Python there is (3.10 to 3.12)
 #   bash scripts/test.sh tests/protocol -x    the checks, then these tests only (arguments go to pytest)
 #   bash scripts/test.sh --pythons            core and target on the other Pythons only
+#   bash scripts/test.sh --help               this; pytest's own help is that of `.venv/bin/pytest --help`
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
@@ -11,6 +12,12 @@ source scripts/environment.sh
 # shellcheck source=scripts/pythons.sh
 source scripts/pythons.sh
 
+case ${1-} in
+    -h | --help)
+        sed -n '2,/^set /{s/^# \{0,1\}//p}' scripts/test.sh
+        exit
+        ;;
+esac
 started=$SECONDS
 prepare_environment test
 

@@ -4,6 +4,12 @@
 #
 #   bash server/deploy/prepare.sh [DIRECTORY OF BUNDLES]      by default those of this user's cache
 set -euo pipefail
+case ${1-} in
+    -h | --help)
+        sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+        exit
+        ;;
+esac
 umask 077
 
 bundles=${1:-${STARSD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/starsd-edge}/bundles}

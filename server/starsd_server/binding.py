@@ -7,6 +7,7 @@ import ipaddress
 import socket
 
 from starsd_edge.errors import UsageError
+from starsd_edge.telemetry.hub_opening import hub_listens
 
 MAX_OWN_PORTS = 1024
 """Looking for a free one where others hold all of them takes the event loop about 20 ms (measured, CPU)."""
@@ -74,6 +75,11 @@ def parse_port_range(text: str) -> range:
 
 def explain(host: str, port: int, error: OSError) -> UsageError:
     """One line on why this address cannot be had."""
+    if error.errno == errno.EADDRINUSE and hub_listens(host, port):
+        return UsageError(
+            f"a hub listens on port {port} of {host} already (`starsd-edge monitor` shows it): stop it, or choose "
+            "another --port"
+        )
     if error.errno == errno.EADDRINUSE:
         return UsageError(
             f"port {port} on {host} is in use: stop the program that listens there, or choose another --port"

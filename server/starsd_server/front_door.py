@@ -28,6 +28,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from starsd_edge.protocol.codes import CLOSE_POLICY
+from starsd_edge.protocol.door import HUB_HEADER
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
@@ -320,4 +321,5 @@ def _respond(connection: ServerConnection, page: Page) -> Response:
     response = connection.respond(page.status, page.body)
     del response.headers["Content-Type"]
     response.headers["Content-Type"] = page.content_type
+    response.headers[HUB_HEADER] = SUBPROTOCOL
     return response

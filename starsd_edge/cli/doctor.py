@@ -50,7 +50,10 @@ class DoctorOptions:
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, help="A hub is to listen on this port, else on 8317: is it free?", show_default=False
+            min=1,
+            max=65535,
+            help="A hub is to listen on this port, else on 8317: is it free, or a hub's?",
+            show_default=False,
         ),
     ] = None
     device: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,10 +73,13 @@ def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:
 
 
 def _check_port(port: int | None) -> Finding:
-    """One that was asked for must be free; the usual one may be a hub's that runs."""
+    """One that was asked for must be free, or a hub's that runs; the usual one may be another program's."""
+    from starsd_edge.telemetry.hub_opening import hub_listens
     from starsd_server.binding import bind
 
     wanted = DEFAULT_PORT if port is None else port
+    if hub_listens("127.0.0.1", wanted):
+        return Finding("port", Level.OK, f"a hub listens on {wanted} (`starsd-edge monitor` shows it)")
     try:
         with bind("127.0.0.1", wanted, has_token=True):
             return Finding("port", Level.OK, f"a hub can listen on {wanted}")
@@ -95,6 +99,8 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, pro
     """Each of them, and the hub for each that runs: its engine is gone before the next bundle's comes."""
     if not names:
         remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
+        if find_spec("torch") is None:
+            remedy = f"export on a machine that has the extra for it ({remedy}), and copy the bundle here"
         yield Finding("bundle", Level.NOTE, f"none in {bundles_dir()}", remedy)
     ran: set[str] = set()
     asked = False

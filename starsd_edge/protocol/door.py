@@ -6,6 +6,8 @@ from urllib.parse import urljoin, urlsplit
 
 DEFAULT_PORT = 8317
 """Of an address that names none, with and without TLS."""
+HUB_HEADER = "Starsd-Hub"
+"""In what a hub answers over HTTP, and in nothing else: by it a hub is known to those who have no token."""
 NOT_LET_IN = (401, 403)
 MISDIRECTED = 421
 """The name in the address is none of loopback, and a hub without a token answers to no other."""

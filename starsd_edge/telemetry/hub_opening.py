@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,12 +23,13 @@ from websockets.typing import Subprotocol
 
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.checks import printable
-from starsd_edge.protocol.door import http_answer
+from starsd_edge.protocol.door import HUB_HEADER, http_answer
 
 OPEN_TIMEOUT_S = 5.0
 """From the first packet to the WebSocket."""
 CLOSE_TIMEOUT_S = 1.0
 
+_HEALTH_TIMEOUT_S = 2.0
 _NO_HUB = "what listens there is no hub"
 _MOST_WORDS = 200
 
@@ -85,6 +86,18 @@ async def open_hub(url: str, headers: Mapping[str, str], subprotocol: str, **lim
         connection.transport.abort()
         raise NotOpenedError(_NO_HUB)
     return connection
+
+
+def hub_listens(host: str, port: int) -> bool:
+    """Whether what listens at this address of this machine is a hub. Blocks for some seconds at most."""
+    connection = HTTPConnection(host, port, timeout=_HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().getheader(HUB_HEADER) is not None
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def describe(error: BaseException, url: str) -> str:

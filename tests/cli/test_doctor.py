@@ -28,6 +28,7 @@ from tests.support.command_line import CommandLine, Ended
 from tests.support.decoding import WORDS
 from tests.support.hub_client import running_hub
 from tests.support.letter_bundle import write_bundle
+from tests.support.odd_peers import OddPeer, http
 from tests.support.prefix_engine import PrefixEngine, UnhurriedEngine
 from tests.support.scripted_hub import Asked, Reply, ScriptedHub
 from tests.support.small_engine import small_engine, write_small_engine
@@ -236,6 +237,30 @@ def test_the_usual_port_may_be_taken_and_one_that_was_asked_for_may_not(doctor: 
     assert f"port {port} on 127.0.0.1 is in use" in found["finding"]
     assert doctor.checks("--port", port)["port"]["level"] == "ok"
     assert doctor.run("--port", 70000).code == 2
+
+
+async def test_a_hub_on_the_port_is_known_as_one_and_not_to_be_stopped(doctor: Doctor) -> None:
+    """Also one with a token, which the doctor does not have."""
+    async with running_hub(settings=HubSettings(DoorSettings(token="secret"))) as hub:
+        found = await asyncio.to_thread(doctor.checks, "--port", hub.port)
+        line = await asyncio.to_thread(doctor.refused, "run-draft", "--port", hub.port)
+    assert found["port"]["level"] == "ok"
+    assert found["port"]["finding"] == f"a hub listens on {hub.port} (`starsd-edge monitor` shows it)"
+    assert f"a hub listens on port {hub.port} of 127.0.0.1 already (`starsd-edge monitor` shows it)" in line
+
+
+def test_who_answers_like_any_server_is_no_hub(doctor: Doctor) -> None:
+    with OddPeer({"200": http("200 OK", body="ok\n")}) as peer:
+        assert "is in use: stop the program that listens there" in doctor.checks("--port", peer.port)["port"]["finding"]
+
+
+def test_a_machine_that_cannot_export_is_told_where_bundles_come_from(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_machine, "find_spec", lambda name: None)
+    remedy = doctor.checks()["bundle"]["remedy"]
+    assert remedy.startswith("export on a machine that has the extra for it")
+    assert remedy.endswith("and copy the bundle here")
 
 
 def test_token_files(doctor: Doctor, tmp_path: Path) -> None:

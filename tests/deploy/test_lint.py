@@ -54,6 +54,29 @@ def test_the_linters_would_say_of_a_mistake(tmp_path: Path) -> None:
     assert "DL3006" in said_by(linter("hadolint"), "--no-color", tmp_path / "Dockerfile")
 
 
+RUN_BY_USERS = [script for script in SCRIPTS if script.name not in {"environment.sh", "pythons.sh"}]
+
+
+@pytest.mark.parametrize("script", RUN_BY_USERS, ids=lambda script: script.name)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_who_asks_for_help_gets_it_and_nothing_else(script: Path, option: str, tmp_path: Path) -> None:
+    """In a checkout without an environment, and with no program that could make one."""
+    for folder in ("scripts", "server/deploy", "jetson/deploy"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("bash", "sed", "dirname", "cat", "grep"):
+        path = shutil.which(name)
+        assert path is not None
+        (tmp_path.parent / f"{tmp_path.name}-bin").mkdir(exist_ok=True)
+        (tmp_path.parent / f"{tmp_path.name}-bin" / name).symlink_to(path)
+    command = ["bash", str(script.relative_to(ROOT)), option]
+    environment = {"PATH": f"{tmp_path}-bin", "HOME": str(tmp_path)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert script.name in ended.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("file", [*SCRIPTS, *CONTAINERS], ids=lambda file: file.name)
 def test_nothing_from_the_network_goes_into_a_shell(file: Path) -> None:
     assert FETCHED_INTO_A_SHELL.search(file.read_text()) is None
