@@ -30,6 +30,11 @@ class EngineError(StarsdError):
     """An engine cannot be opened or cannot do what was asked of it (capacity, tree size)."""
 
 
+def install_extra(*extras: str) -> str:
+    """How to install what belongs to extras, as a remedy. From a checkout: no package index has this program."""
+    return f"pip install '.[{','.join(extras)}]' in the checkout of starsd-edge"
+
+
 def did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
     """The end of a line about an unknown name: ": did you mean NAME?", or "" where none is like it.
 

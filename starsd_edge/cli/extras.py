@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from starsd_edge.errors import install_extra
+
 EXTRA_OF = {
     "onnxruntime": "cpu",
     "prometheus_client": "server",
@@ -26,4 +28,4 @@ def missing_extra(module: str | None) -> str | None:
     extra = EXTRA_OF.get(library)
     if extra is None:
         return None
-    return f"this needs {library}, which is not installed: pip install 'starsd-edge[{extra}]'"
+    return f"this needs {library}, which is not installed: {install_extra(extra)}"

@@ -9,6 +9,7 @@ from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.tensorrt import check_cuda_bindings, check_python_tensorrt
+from starsd_edge.errors import install_extra
 
 CUDA_BINDINGS = "cuda-bindings"
 LIBRARIES = (
@@ -111,23 +112,23 @@ def _onnxruntime(facts: SoftwareFacts) -> Finding:
             "onnxruntime",
             Level.FAILURE,
             f"{' and '.join(found)} are both installed and overwrite each other",
-            f"pip uninstall -y {' '.join(found)}, then pip install {_wanted(facts)}",
+            f"pip uninstall -y {' '.join(found)}, then {_wanted(facts)}",
         )
     if not found and facts.tensorrt is not None and facts.gpu:
         text = "not installed: only engines of TensorRT run here"
-        return Finding("onnxruntime", Level.NOTE, text, "for --device cpu: pip install 'starsd-edge[cpu]'")
+        return Finding("onnxruntime", Level.NOTE, text, f"for --device cpu: {install_extra('cpu')}")
     if not found:
         return Finding(
             "onnxruntime",
             Level.WARNING,
             "not installed: no bundle runs here; a hub that drafts by n-grams needs none",
-            "pip install 'starsd-edge[cpu]'",
+            install_extra("cpu"),
         )
     return Finding("onnxruntime", Level.OK, f"one distribution: {found[0]}")
 
 
 def _wanted(facts: SoftwareFacts) -> str:
-    return "'starsd-edge[cuda]'" if facts.gpu else "'starsd-edge[cpu]'"
+    return install_extra("cuda" if facts.gpu else "cpu")
 
 
 def _gpu_providers(facts: SoftwareFacts) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import ctypes
 import importlib.util
 from collections.abc import Callable
 
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, install_extra
 from starsd_edge.heads.draft_bundle import GRAPH_NAME, DraftBundle, embedding_rows
 from starsd_edge.heads.engine import HeadEngine
 
@@ -84,9 +84,7 @@ def _open_onnx(bundle: DraftBundle, threads: int | None) -> HeadEngine:
 def _require_torch(wish: str) -> None:
     missing = _missing_for_torch()
     if missing:
-        raise UsageError(
-            f"{wish} needs {' and '.join(missing)}: pip install 'starsd-edge[export]', or leave that option out"
-        )
+        raise UsageError(f"{wish} needs {' and '.join(missing)}: {install_extra('export')}, or leave that option out")
 
 
 def _missing_for_torch() -> list[str]:

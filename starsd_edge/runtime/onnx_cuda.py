@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.errors import EngineError, UsageError, install_extra
 from starsd_edge.runtime.cuda_driver import cuda_devices
 from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, open_session
 
@@ -71,6 +71,6 @@ def _require_provider() -> None:
 
     if PROVIDER not in onnxruntime.get_available_providers():
         raise UsageError(
-            "--device cuda: the installed onnxruntime is for CPUs: pip uninstall -y onnxruntime, then pip install "
-            "'starsd-edge[cuda]'"
+            "--device cuda: the installed onnxruntime is for CPUs: pip uninstall -y onnxruntime, then "
+            f"{install_extra('cuda')}"
         )

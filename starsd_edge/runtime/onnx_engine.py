@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.errors import EngineError
+from starsd_edge.errors import EngineError, install_extra
 from starsd_edge.runtime.engine import (
     EngineSpec,
     Sequence,
@@ -232,5 +232,5 @@ def _refuse_two_distributions() -> None:
         names = " and ".join(sorted(found))
         raise EngineError(
             f"{names} are both installed and overwrite each other: pip uninstall -y {' '.join(sorted(found))}, "
-            "then install one of starsd-edge[cpu] and starsd-edge[cuda]"
+            f"then {install_extra('cpu')}, or with the extra cuda for a GPU"
         )

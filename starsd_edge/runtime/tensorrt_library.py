@@ -8,14 +8,14 @@ from typing import Any
 
 from starsd_edge.device.host import Host
 from starsd_edge.device.jetpack import full_tensorrt_version
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, install_extra
 
 ENGINES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Names of `--engine`, and the Python module of each."""
 _HOW_TO_GET = {
     "tensorrt": "it comes with JetPack (make the virtual environment with --system-site-packages, with the system's "
     "own Python), or from NVIDIA's package index",
-    "tensorrt_rtx": "pip install 'starsd-edge[tensorrt-rtx]' (about 100 MB, under NVIDIA's own licence)",
+    "tensorrt_rtx": f"{install_extra('tensorrt-rtx')} (about 100 MB, under NVIDIA's own licence)",
 }
 _OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 4)}
 _VERSION_PARTS = 4

@@ -92,7 +92,7 @@ def test_a_tiny_star_writes_its_files(bench: BenchStar) -> None:
     assert "written to" in ended.out
     if importlib.util.find_spec("matplotlib") is None:
         assert "no plots: this needs matplotlib" in ended.out
-        assert "pip install 'starsd-edge[bench]'" in table
+        assert "pip install '.[bench]'" in table
     else:
         for name in ("throughput", "per-target", "latency", "law", "utilisation"):
             assert (bench.output / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -263,9 +263,7 @@ def test_a_machine_without_torch_compares_with_the_recording(
     )
     ended = cli("check", fp32, "--threads", 1)
     assert ended.code == 0
-    assert "not checked passes this needs torch, which is not installed: pip install 'starsd-edge[export]'" in words(
-        ended
-    )
+    assert "not checked passes this needs torch, which is not installed: pip install '.[export]'" in words(ended)
     assert "ok greedy text 16 tokens, the same ids" in words(ended)
 
 
@@ -421,7 +419,7 @@ def test_an_engine_that_hides_its_kv_is_compared_by_its_logits_where_no_graph_ru
     )
     ended = cli("check", bundles["fp16"].path, "--json")
     assert ended.code == 0, ended
-    assert "pip install 'starsd-edge[cpu]'" in found(ended, "recorded")["graph"]["finding"]
+    assert "pip install '.[cpu]'" in found(ended, "recorded")["graph"]["finding"]
     checks = found(ended, "engine")
     assert checks["tree"]["finding"] == "the same numbers, 5.0e-02 allowed; its KV is not shown"
     assert checks["greedy text"]["status"] == "ok"

@@ -197,7 +197,7 @@ def test_a_bundle_that_is_not_there_fails(doctor: Doctor) -> None:
     ("fault", "level", "words"),
     [
         (EngineError("ONNX Runtime cannot load it: export the bundle again"), "failure", "letters: ONNX Runtime"),
-        (ModuleNotFoundError("no", name="onnxruntime"), "not-run", "pip install 'starsd-edge[cpu]'"),
+        (ModuleNotFoundError("no", name="onnxruntime"), "not-run", "pip install '.[cpu]'"),
         (UsageError("--device cpu needs a package"), "not-run", "letters: --device cpu needs a package"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_damaged_bundle_is_not_built_from(cli: CommandLine, cache: Path, bundl
 
 
 def test_a_context_beyond_the_models_is_refused(cli: CommandLine, cache: Path, bundle: Path) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')")
+    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install '.[tensorrt-rtx]')")
     line = cli.refused("export", bundle, *AHEAD, "--context", "64")
     assert "--context 64 is not within 1 and 32, the context of small" in line
 
@@ -72,7 +72,7 @@ def test_a_context_beyond_the_models_is_refused(cli: CommandLine, cache: Path, b
 def test_a_graph_that_does_not_build_is_one_line_and_leaves_nothing(
     cli: CommandLine, cache: Path, bundle: Path
 ) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')")
+    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install '.[tensorrt-rtx]')")
     assert "does not take this graph" in cli.refused("export", bundle, *AHEAD)
     assert list((cache / "engines").iterdir()) == []
 
@@ -82,7 +82,7 @@ def test_where_the_library_is_missing_the_line_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     line = cli.refused("export", bundle, *AHEAD)
-    assert "pip install 'starsd-edge[tensorrt-rtx]'" in line
+    assert "pip install '.[tensorrt-rtx]'" in line
 
 
 def test_a_device_builds_its_engines_without_the_exporters_libraries() -> None:

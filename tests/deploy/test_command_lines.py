@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
 
+from starsd_edge.cli.toml import parse_toml
 from starsd_edge.errors import UsageError
 from tests.support.written_commands import WrittenCommand, commands_in, read_command
 
@@ -48,6 +50,38 @@ def test_the_program_takes_it(command: WrittenCommand) -> None:
     except typer.TyperException as error:
         if not (command.is_mention and "Missing argument" in error.format_message()):
             raise
+
+
+EXTRAS = set(parse_toml((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+SOURCES = [file for place in ("starsd_edge", "export", "server", "jetson") for file in (ROOT / place).rglob("*.py")]
+
+
+def test_what_is_said_to_be_installed_is_a_directory_with_extras_that_there_are() -> None:
+    """Never the program by its name: no package index has it."""
+    found = 0
+    for file in (*FILES, *SOURCES):
+        text = file.read_text(encoding="utf-8")
+        for place, extras in re.findall(r"""pip (?:install|wheel)[^`\n]*?'([^'\s]*)\[([a-z{,(.)}'-]+)\]'""", text):
+            assert place in {".", "/src", "./starsd-edge"}, f"{file}: {place}[{extras}] is in no package index"
+            assert "{" in extras or set(extras.split(",")) <= EXTRAS, f"{file}: {extras}"
+            found += 1
+    assert found > 15
+
+
+NEEDS = {"export": {"export"}, "pull": set(), "run-draft": {"server", "cpu"}, "run-target": {"cpu"}}
+
+
+def test_each_of_two_machines_has_what_its_commands_need() -> None:
+    """The steps of the README, by the machine that each is for."""
+    page = (ROOT / "README.md").read_text().partition("## A hub and a device")[2].partition("\n## ")[0]
+    head, *steps = re.split(r"^\*\*\d\. ", page, flags=re.MULTILINE)
+    installed = dict(re.findall(r"`(\w+)`[^`]*\(`pip install '\.\[([a-z,]+)\]'`\)", head.replace("\n", " ")))
+    assert set(installed) == {"desk", "device"}
+    assert len(steps) == 3
+    for step in steps:
+        machine = re.findall(r"\(on `(\w+)`\)", step)[0]
+        for command in re.findall(r"^starsd-edge (\S+)", step, re.MULTILINE):
+            assert NEEDS[command] <= set(installed[machine].split(",")), (machine, command)
 
 
 def test_the_hub_of_the_compose_file_is_one_that_the_program_takes() -> None:

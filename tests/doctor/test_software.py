@@ -17,6 +17,7 @@ from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor import gather
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.software import CUDA_BINDINGS, SPEEDUPS, SoftwareFacts, check_gpu_engines, check_software
+from starsd_edge.errors import install_extra
 
 DESK = SoftwareFacts(
     program="0.1.0",
@@ -48,17 +49,17 @@ def test_a_good_machine_has_nothing_to_mend() -> None:
     assert "numpy 2.4.6, onnxruntime 1.32.0" in found(DESK, "libraries")[0].finding
 
 
-@pytest.mark.parametrize(("gpu", "extra"), [("", "starsd-edge[cpu]"), ("an NVIDIA GPU (/dev/x)", "starsd-edge[cuda]")])
+@pytest.mark.parametrize(("gpu", "extra"), [("", "cpu"), ("an NVIDIA GPU (/dev/x)", "cuda")])
 def test_two_onnxruntimes_are_a_failure_with_the_command_that_mends_it(gpu: str, extra: str) -> None:
     both = replace(DESK, onnxruntime_distributions=("onnxruntime-gpu", "onnxruntime"), gpu=gpu)
     only = found(both, "onnxruntime")[0]
     assert only.level is Level.FAILURE
-    assert only.remedy == f"pip uninstall -y onnxruntime onnxruntime-gpu, then pip install '{extra}'"
+    assert only.remedy == f"pip uninstall -y onnxruntime onnxruntime-gpu, then {install_extra(extra)}"
 
 
 def test_no_onnxruntime_leaves_a_hub_that_drafts_by_ngrams() -> None:
     only = found(replace(DESK, onnxruntime_distributions=()), "onnxruntime")[0]
-    assert (only.level, only.remedy) == (Level.WARNING, "pip install 'starsd-edge[cpu]'")
+    assert (only.level, only.remedy) == (Level.WARNING, install_extra("cpu"))
 
 
 def test_a_board_needs_no_onnxruntime_beside_tensorrt() -> None:

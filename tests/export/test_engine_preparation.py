@@ -42,7 +42,7 @@ def test_a_library_is_known_by_all_parts_of_its_version() -> None:
 @pytest.mark.parametrize(
     ("engine", "load", "said"),
     [
-        ("tensorrt-rtx", missing, r"not installed: pip install 'starsd-edge\[tensorrt-rtx\]'"),
+        ("tensorrt-rtx", missing, r"not installed: pip install '\.\[tensorrt-rtx\]'"),
         ("tensorrt", missing, "not installed: it comes with JetPack .*--system-site-packages"),
         ("tensorrt", broken, r"cannot be loaded \(libnvinfer\.so\.10: cannot open"),
         ("tensorrt", library(__path__=[]), "holds no builder"),

@@ -116,7 +116,7 @@ def test_limits_are_kept_by_the_engine_because_no_runtime_does(engine: OnnxInpla
 
 
 def test_an_engine_is_built_whose_caches_are_aliased(bundle: Bundle, tmp_path: Path) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')")
+    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install '.[tensorrt-rtx]')")
     built = export_engine(bundle, EngineOptions("tensorrt-rtx", ("sm89",)), tmp_path / "engine").manifest
     assert built.aliases == {"present_k_0": "past_k_0", "present_v_0": "past_v_0"}
     assert built.kv_strategy == "inplace"

@@ -225,7 +225,7 @@ def test_a_chain_and_one_token_steps_choose_the_same_tokens(bundles: dict[str, B
 def test_an_engine_is_built_without_a_gpu_and_fits_its_bundle(
     bundles: dict[str, Bundle], tmp_path: Path, kind: str, sm: str
 ) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')")
+    pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install '.[tensorrt-rtx]')")
     bundle, phases = bundles[kind], []
     options = EngineOptions("tensorrt-rtx", (sm,), context=128)
     built = export_engine(bundle, options, tmp_path / "engine", lambda report: phases.append(report.phase))

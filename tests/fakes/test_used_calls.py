@@ -25,9 +25,7 @@ def used_names() -> set[str]:
 
 
 def test_tensorrt_10_3_has_all_that_is_used_of_it() -> None:
-    trt = pytest.importorskip(
-        "tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install 'starsd-edge[tensorrt-rtx]')"
-    )
+    trt = pytest.importorskip("tensorrt_rtx", reason="not run: no tensorrt_rtx (pip install '.[tensorrt-rtx]')")
     known = {name for kind in (trt.Runtime, trt.ICudaEngine, trt.IExecutionContext) for name in dir(kind)}
     used = {name for name in used_names() & known if not name.startswith("_")} - {"name"}
     assert {"execute_async_v3", "set_tensor_address", "deserialize_cuda_engine"} <= used

@@ -99,7 +99,7 @@ def test_cuda_python_is_asked_for(tiny_bundles: dict[str, Bundle], device: FakeD
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    with pytest.raises(UsageError, match=r"cuda-python, which is not installed: pip install 'starsd-edge\[cuda\]'"):
+    with pytest.raises(UsageError, match=r"cuda-python, which is not installed: pip install '\.\[cuda\]'"):
         open_onnx_cuda(tiny_bundles["fp32"], load=missing)
 
 

@@ -151,8 +151,8 @@ def test_without_a_driver_nothing_else_is_asked(bundle: Bundle, device: str, mon
             "--device jetson needs the Python module tensorrt, which is not installed: it comes with",
         ),
         (Board({"tensorrt": "8.6.1.6"}), "jetson", "tensorrt 8.6.1.6 is too old"),
-        (Board(has_cuda_python=False), "jetson", r"cuda-python, which is not installed: pip install 'starsd-edge[jets"),
-        (Board(has_cuda_python=False), "cuda", r"cuda-python, which is not installed: pip install 'starsd-edge[tenso"),
+        (Board(has_cuda_python=False), "jetson", r"cuda-python, which is not installed: pip install '.[jets"),
+        (Board(has_cuda_python=False), "cuda", r"cuda-python, which is not installed: pip install '.[tenso"),
         (
             Board(device=FakeDevice(DeviceTraits(has_driver=False))),
             "jetson",

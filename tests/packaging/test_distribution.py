@@ -134,7 +134,7 @@ def test_a_missing_extra_is_one_line_with_the_command_that_mends_it(
     result = run([fresh_python.with_name("starsd-edge"), *arguments], tmp_path)
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
-    assert f"pip install 'starsd-edge[{extra}]'" in result.stderr
+    assert f"pip install '.[{extra}]'" in result.stderr
 
 
 def test_extras_bring_what_the_command_line_says_they_do(wheel: Path) -> None:

@@ -33,7 +33,7 @@ def test_an_onnxruntime_for_cpus_is_told_from_one_for_gpus(
 ) -> None:
     monkeypatch.setattr(onnx_cuda, "cuda_devices", list)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_engine.CPU_PROVIDER])
-    with pytest.raises(UsageError, match=r"onnxruntime is for CPUs: .*pip install 'starsd-edge\[cuda\]'"):
+    with pytest.raises(UsageError, match=r"onnxruntime is for CPUs: .*pip install '\.\[cuda\]'"):
         open_engine(tiny_bundles["fp32"], "cuda")
 
 

@@ -26,7 +26,7 @@ from starsd_edge.bundles.engine_manifest import (
     require_plan,
 )
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.errors import EngineError, StarsdError, UsageError
+from starsd_edge.errors import EngineError, StarsdError, UsageError, install_extra
 from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.runtime.tensorrt_library import import_library
 from starsd_jetson.tensorrt.agreement import require_agreement
@@ -178,9 +178,7 @@ def import_cuda(wish: str, extra: str, load: Callable[[str], Any] = importlib.im
     except (ImportError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
-        raise UsageError(
-            f"{wish} needs the Python package cuda-python, which {why}: pip install 'starsd-edge[{extra}]'"
-        ) from None
+        raise UsageError(f"{wish} needs the Python package cuda-python, which {why}: {install_extra(extra)}") from None
 
 
 def _extra(engine: EngineManifest) -> str:
