@@ -170,7 +170,7 @@ class Hub:
         name = self._name_of(self._connections[peer])
         log.info("target %r at %s on port %d: %s", name, peer.address, peer.port, terms.drafter)
         if name != terms.target:
-            log.warning("more than one target calls itself %r: give each its own --name", terms.target)
+            log.warning("more than one target has called itself %r: give each its own --name", terms.target)
         self._events.add(JOINED, name, terms.drafter)
 
     def disconnected(self, peer: Peer) -> None:

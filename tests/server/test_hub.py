@@ -436,7 +436,7 @@ async def test_targets_of_one_name_are_told_apart_everywhere(caplog: pytest.LogC
             labels = re.findall(rf'^{series}{{target="(.*)"}}', page, re.MULTILINE)
             assert sorted(labels) == sorted(shown)
         assert [row.name for row in MonitorModel().take(Snapshot(FEED_VERSION, hub.hub.facts())).targets] == shown
-    assert "more than one target calls itself 'jetson': give each its own --name" in caplog.text
+    assert "more than one target has called itself 'jetson': give each its own --name" in caplog.text
     assert "target 'jetson@127.0.0.2' at 127.0.0.2:" in caplog.text
 
 
