@@ -295,8 +295,6 @@ class HubConnection:
 
     def _rows(self, session: HubSession, message: Extend | DraftRequest, now: float) -> list[HubAction]:
         terms = session.terms
-        if isinstance(message, DraftRequest) and message.epoch < 1:
-            raise ProtocolError(MALFORMED, "epochs count from 1", "session")
         check_ids(message.ids, terms.vocab_size)
         features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
         if message.first_row > session.rows:
@@ -330,7 +328,8 @@ class HubConnection:
             if session.answered is None:
                 self._hub.counters.dropped["repeated"] += 1
                 return []
-            return [self.send(msgspec.structs.replace(session.answered, hub_us=0))]
+            # Its times were spent on the request before: of this one nothing was.
+            return [self.send(msgspec.structs.replace(session.answered, queue_us=0, service_us=0, hub_us=0))]
         if message.base_len != session.rows:
             text = f"base_len is {message.base_len}, but with the rows of this request the session has {session.rows}"
             return self._refuse(ProtocolError(BASE_LEN, text), tag=message.tag, epoch=message.epoch)

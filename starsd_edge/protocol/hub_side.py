@@ -116,7 +116,7 @@ class HubProtocol:
             self._state.counters.dropped["late_draft"] += 1
             return []
         shape = pending.shape
-        tree = tree.clip(shape.max_nodes, shape.max_depth, shape.branching)
+        tree = tree.of_vocabulary(held.terms.vocab_size).clip(shape.max_nodes, shape.max_depth, shape.branching)
         draft = Draft(
             tag=held.tag,
             epoch=epoch,

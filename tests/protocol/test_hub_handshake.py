@@ -148,7 +148,7 @@ def test_an_oversized_frame_costs_itself() -> None:
     hub = HubUnderTest()
     peer = hub.connect()
     error = only(Error, peer.say_frame(bytes((1 << 20) + 1)))
-    assert (error.code, error.scope) == ("too_big", "frame")
+    assert (error.code, error.scope) == ("malformed", "frame")
     assert str(1 << 20) in error.message
     assert peer.open()
 

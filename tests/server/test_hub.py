@@ -18,7 +18,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, QUOTA, UNKNOWN_SESSION
 from starsd_edge.protocol.features import write_features
 from starsd_edge.protocol.hub_side import HubLimits
-from starsd_edge.protocol.messages import Error, Extend, Open, Opened
+from starsd_edge.protocol.messages import Error, Extend, Hello, Open, Opened
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server import hub as hub_module
@@ -59,21 +59,27 @@ class Moody:
 
     def __init__(self, on_draft: Callable[[int], None]) -> None:
         self.on_draft = on_draft
+        self._base_lens: dict[int, int] = {}
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         return None
 
     def warm_up(self) -> None:
         pass
 
     def open(self, session: int, first_row: int, t_first: int) -> None:
-        pass
+        self._base_lens[session] = first_row
 
     def close(self, session: int) -> int:
         return 0
 
     def extend(self, batch: Sequence[NewRows]) -> Failures:
+        for rows in batch:
+            self._base_lens[rows.session] += len(rows.ids)
         return {}
+
+    def base_len(self, session: int) -> int:
+        return self._base_lens[session]
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         for session in batch:
