@@ -133,7 +133,7 @@ class HubConnection:
         if isinstance(message, Hello):
             return self._hello(message)
         if self.terms is None:
-            return self._give_up(OUT_OF_ORDER, "HELLO has to be the first message of a connection")
+            return self._no_hello(message)
         return self._converse(message, self.terms, now)
 
     def lost(self, now: float) -> list[HubAction]:
@@ -181,6 +181,14 @@ class HubConnection:
         if self.terms.drafter in self._hub.warm:
             actions.append(self.send(Ready(self.terms.drafter)))
         return actions
+
+    def _no_hello(self, message: TargetMessage) -> list[HubAction]:
+        text = "HELLO has to be the first message of a connection"
+        if not isinstance(message, Error):
+            return self._give_up(OUT_OF_ORDER, text)
+        self._end()  # an ERROR is never answered with one
+        self._hub.counters.dropped[OUT_OF_ORDER] += 1
+        return [HangUp(self, CLOSE_POLICY, text)]
 
     def _send_on(self, welcome: Welcome, place: OwnPort | Refusal) -> list[HubAction]:
         """The conversation goes on elsewhere: nothing that comes here counts any more."""
