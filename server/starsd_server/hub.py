@@ -27,6 +27,7 @@ from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
 from starsd_edge.protocol.hub_side import (
     AnswerProbe,
+    Away,
     DropSession,
     HangUp,
     HubAction,
@@ -230,6 +231,8 @@ class Hub:
         if isinstance(action, DropSession):
             self._latencies.forget_session(action.session)
             self._shapes.forget(action.session)
+        elif isinstance(action, Away):
+            self._shapes.left(action.session)
         elif isinstance(action, QueueDraft):
             self._shapes.returned(action.session, action.returned_s)
             connection = self._protocol.connection_of(action.session)
@@ -252,6 +255,8 @@ class Hub:
             self._loop.call_soon_threadsafe(self.broken.set)
 
     def _take_in(self, done: Done) -> None:
+        if isinstance(done.work, Absorb | Batch):
+            self._books.note_unused(done, lambda session: self._protocol.connection_of(session) is not None)
         for outcome in done.outcomes:
             self._pass_on(outcome)
         if isinstance(done.work, Absorb | Batch):
@@ -373,6 +378,7 @@ class Hub:
             policy=self._drafting.policy,
             policy_in_use=self._queue.policy,
             batches=self._books.batches(),
+            unused_s=self._books.unused_s,
         )
 
     def _drafter_facts(self) -> list[DrafterFacts]:
