@@ -134,6 +134,7 @@ class TargetReport:
     why_off: Label = ""
     pass_rows: Levels | None = None
     pass_us: Levels | None = None
+    clamped_rows: Total = 0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ def impatient_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_socket, "HEARTBEAT_S", 1.0)
     monkeypatch.setattr(hub_socket, "OPEN_TIMEOUT_S", 2.0)
     monkeypatch.setattr(hub_link, "WELCOME_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(hub_link, "SEND_TIMEOUT_S", 2.0)
 
 
 class Ride:
