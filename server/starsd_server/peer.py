@@ -26,6 +26,10 @@ from starsd_server.settings import DoorSettings
 log = logging.getLogger(__name__)
 
 
+MOST_UNSENT = 1 << 20
+"""Bytes that wait for a peer: a message and what the writer may be ahead by leave room. Pongs are not waited with."""
+
+
 class LiveConnection(ServerConnection):
     """One that notes when something arrives."""
 
@@ -34,6 +38,9 @@ class LiveConnection(ServerConnection):
     def data_received(self, data: bytes) -> None:
         self.liveness.arrived(self.loop.time())
         super().data_received(data)
+        if self.transport.get_write_buffer_size() > MOST_UNSENT:
+            log.warning("cutting off a peer that sends pings and reads nothing")
+            self.transport.abort()
 
 
 @dataclass(frozen=True)

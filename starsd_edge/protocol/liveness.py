@@ -26,7 +26,7 @@ class Transport(Protocol):
 
 
 class Liveness:
-    """The signs of life of one connection; `now` in seconds on a monotonic clock.
+    """The signs of life of one connection, looked at every `look_s`; `now` in seconds on a monotonic clock.
 
     Args:
         silent_s: it is dead once nothing has arrived for so long.
@@ -36,7 +36,7 @@ class Liveness:
     def __init__(self, silent_s: float, stuck_s: float, now: float) -> None:
         self._silent_s = silent_s
         self._stuck_s = stuck_s
-        self._arrived_at = self._left_at = now
+        self._arrived_at = self._left_at = self._looked_at = now
         self._waiting = 0
 
     @property
@@ -59,6 +59,11 @@ class Liveness:
             waiting_bytes: still to be sent. More than before is no sign of life: answers to pings add to it.
             is_reading: whether what arrives is taken in; while it is not, silence says nothing.
         """
+        stood_still_s = now - self._looked_at - 2 * self.look_s
+        if stood_still_s > 0:  # this end did, and the other cannot help it
+            self._arrived_at += stood_still_s
+            self._left_at += stood_still_s
+        self._looked_at = now
         if not is_reading:
             self._arrived_at = now
         if waiting_bytes == 0 or waiting_bytes < self._waiting:

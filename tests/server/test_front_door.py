@@ -335,6 +335,26 @@ async def test_what_arrives_is_life_though_no_ping_is_answered_and_silence_is_no
         assert await is_served(slow)
 
 
+async def test_pings_of_a_peer_that_reads_nothing_do_not_fill_the_memory() -> None:
+    async with house() as home, home.connect() as good, stalled(home) as flood:
+        assert await is_served(flood)
+        flood.transport.pause_reading()
+        ping = b"\x89\xfd\0\0\0\0" + bytes(125)
+        while not home.echo.gone:
+            flood.transport.write(ping * 1000)
+            await asyncio.sleep(0)
+        assert await is_served(good)
+
+
+async def test_a_hub_that_stood_still_cuts_nobody_off() -> None:
+    async with house(heartbeat_s=0.25) as home, home.connect() as websocket:
+        assert await is_served(websocket)
+        for _ in range(3):
+            time.sleep(1.0)
+            await asyncio.sleep(0.1)
+            assert await is_served(websocket)
+
+
 async def test_a_reader_that_stands_still_is_cut_off_when_a_send_takes_too_long() -> None:
     async with house(max_waiting_frames=1024, send_timeout_s=0.4, heartbeat_s=60) as home, home.connect() as good:
         async with stalled(home) as slow:
