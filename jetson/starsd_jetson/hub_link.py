@@ -295,7 +295,7 @@ class HubLink:
                 await sock.send_next(self._outbox)
                 written = sock.written
                 with self._changed:
-                    is_due = self._up_rate.mark(written)
+                    is_due = self._up_rate.mark(written, self._clock())
                 if is_due:
                     await sock.mark(partial(self._arrived, sock, written))
                 if not self._outbox:

@@ -1,10 +1,10 @@
 """How fast the path to the hub takes rows, and how many may be on their way.
 
 Rows that are on their way delay everything behind them: pings, requests, the end of the session. So only so many are
-sent as arrive within `AHEAD_S` at the rate that was measured, and they travel in pieces of a part of that. What has
-arrived is known from the hub's answers to WebSocket pings, which are sent behind rows as marks: the whole way counts,
-with all buffers and proxies in between. The rate is sampled as BBR does it (bytes that arrived between the sending of a
-mark and its answer, over the time since the bytes before them had arrived).
+sent as arrive within `AHEAD_S` at the rate that was measured, on top of what fills the path, and they travel in pieces
+of a part of that. What has arrived is known from the hub's answers to WebSocket pings, which are sent behind rows as
+marks: the whole way counts, with all buffers and proxies in between. The rate is sampled as BBR does it (bytes that
+arrived between the sending of a mark and its answer, over the time since the bytes before them had arrived).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _CHUNK_S = 0.5
 FIRST_RATE = 16 << 10
 """Bytes per second before anything was measured: for the slowest links it is some seconds' worth."""
 LEAST_WINDOW = 4 << 10
+MOST_WINDOW = 1 << 20
+"""However fast the path: it may become slow while so much is on its way."""
 _MARK_BYTES = 4 << 10
 _LEAST_S = 1e-4
 """Shortest time that a sample is taken over."""
@@ -30,6 +32,7 @@ class _Mark:
     sent: int
     arrived: int
     arrived_at: float
+    sent_at: float
     was_full: bool
 
 
@@ -44,6 +47,8 @@ class UpRate:
     def reset(self) -> None:
         """A new connection, perhaps on another path."""
         self._rate = float(FIRST_RATE)
+        self._way_s = 0.0
+        """There and back, the shortest of all marks; 0 before the first."""
         self._measured = False
         self._sent = self._arrived = self._marked = 0
         self._arrived_at = 0.0
@@ -57,7 +62,7 @@ class UpRate:
 
     @property
     def _window(self) -> float:
-        return max(LEAST_WINDOW, self._rate * AHEAD_S)
+        return min(MOST_WINDOW, max(LEAST_WINDOW, self._rate * (AHEAD_S + self._way_s)))
 
     @property
     def is_full(self) -> bool:
@@ -76,13 +81,13 @@ class UpRate:
             self._arrived_at = now  # the path was empty: its time begins here
         self._sent += size
 
-    def mark(self, written: int) -> bool:
+    def mark(self, written: int, now: float) -> bool:
         """Whether a mark is due behind the first `written` bytes of this connection; then it has to be sent."""
         unmarked = written - self._marked
         if unmarked <= 0 or (unmarked < min(_MARK_BYTES, self._window / 4) and not self._full):
             return False
         self._marked = written
-        self._marks.append(_Mark(written, self._arrived, self._arrived_at, self._full))
+        self._marks.append(_Mark(written, self._arrived, self._arrived_at, now, self._full))
         return True
 
     def arrived(self, written: int, now: float) -> None:
@@ -91,6 +96,8 @@ class UpRate:
             mark = self._marks.popleft()
             if mark.sent != written:
                 continue
+            way_s = max(_LEAST_S, now - mark.sent_at)
+            self._way_s = min(self._way_s or way_s, way_s)
             rate = (mark.sent - mark.arrived) / max(_LEAST_S, now - mark.arrived_at)
             self._learn(rate, mark.was_full or self._full)
             self._arrived, self._arrived_at = mark.sent, now

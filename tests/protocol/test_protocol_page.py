@@ -45,6 +45,7 @@ def test_the_pace_on_the_page_is_that_of_the_code() -> None:
         f"not waited for longer than {door.close_timeout_s:g} s",
         f"may have {door.max_waiting_frames} frames waiting",
         f"assumes {up_rate.FIRST_RATE >> 10} KiB/s",
+        f"nor more than {up_rate.MOST_WINDOW >> 20} MiB",
     ):
         assert line in pace, line
     assert (up_rate.AHEAD_S, liveness.SILENT_HEARTBEATS) == (2, 2)

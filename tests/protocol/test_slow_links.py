@@ -68,7 +68,7 @@ class Line:
         self._mark()
 
     def _mark(self) -> None:
-        if self.up_rate.mark(self._written):
+        if self.up_rate.mark(self._written, self.now):
             self._put(MARK_BYTES, self._at_hub(None, self._written))
 
     def run(self, done: Callable[[], bool], limit_s: float) -> float:
@@ -134,7 +134,7 @@ def prompt_over(line: Line, rows: int, width: int) -> None:
     line.at(0.0, ask)
 
 
-@pytest.mark.parametrize("delay_s", [0.005, 0.3])
+@pytest.mark.parametrize("delay_s", [0.005, 0.3, 1.5])
 @pytest.mark.parametrize("kbit", [16, 100, 400, 10_000, 1_000_000])
 def test_a_prompt_arrives_at_the_rate_of_the_link_and_heartbeats_do_not_wait_for_it(
     kbit: float, delay_s: float
