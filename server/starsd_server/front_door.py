@@ -73,7 +73,7 @@ class Reception(Protocol):
     def disconnected(self, peer: Peer) -> None:
         """It is gone."""
 
-    async def watched(self, connection: ServerConnection) -> None:
+    async def watched(self, connection: LiveConnection) -> None:
         """A monitor has come in: show it the hub until it leaves."""
 
     def public_page(self, path: str) -> Page | None:

@@ -20,7 +20,6 @@ from dataclasses import asdict
 from http import HTTPStatus
 
 import msgspec
-from websockets.asyncio.server import ServerConnection
 
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
@@ -50,7 +49,7 @@ from starsd_server.front_door import FrontDoor, Page
 from starsd_server.handover import Handover
 from starsd_server.latencies import Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
-from starsd_server.peer import Peer
+from starsd_server.peer import LiveConnection, Peer
 from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 from starsd_server.settings import HubSettings
 from starsd_server.shapes import ShapeDesk, share
@@ -112,7 +111,7 @@ class Hub:
         self._use = RecentUse()
         self._metrics = HubMetrics(self.facts)
         self._events = EventLog(lambda: clock() - self._started_at)
-        self._feed = MonitorFeed(self.facts, self._events.recent, settings.door.send_timeout_s)
+        self._feed = MonitorFeed(self.facts, self._events.recent)
         self._turned_away = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -176,7 +175,7 @@ class Hub:
         if connection.terms is not None:
             self._events.add(LEFT, connection.terms.target)
 
-    async def watched(self, connection: ServerConnection) -> None:
+    async def watched(self, connection: LiveConnection) -> None:
         """See `Reception`."""
         await self._feed.serve(connection)
 

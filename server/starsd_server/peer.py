@@ -26,8 +26,10 @@ from starsd_server.settings import DoorSettings
 log = logging.getLogger(__name__)
 
 
-MOST_UNSENT = 1 << 20
-"""Bytes that wait for a peer: a message and what the writer may be ahead by leave room. Pongs are not waited with."""
+MOST_UNSENT = 8 << 20
+"""Bytes that wait for a peer. Messages are written one by one, each when the last has left, and none is nearly as
+large: only answers to pings can pile up.
+"""
 
 
 class LiveConnection(ServerConnection):
