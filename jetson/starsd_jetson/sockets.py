@@ -6,15 +6,14 @@ import contextlib
 import socket
 from typing import Protocol
 
+from starsd_edge.protocol.liveness import UNSENT_BYTES
+
 
 class TcpOptions(Protocol):
     """The one method of a socket that is needed here."""
 
     def setsockopt(self, level: int, optname: int, value: int, /) -> None:
         """As `socket.socket.setsockopt`."""
-
-
-UNSENT_BYTES = 16 << 10
 
 
 def tune(sock: TcpOptions | None, give_up_s: float) -> None:

@@ -29,7 +29,7 @@ from websockets.typing import Subprotocol
 
 from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
-from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, Liveness, until_dead
+from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, UNSENT_BYTES, Liveness, until_dead
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 from starsd_server.dedicated_ports import DedicatedPorts
@@ -44,8 +44,6 @@ _CLOSE_UNSUPPORTED = 1003
 _CLOSE_GOING_AWAY = 1001
 _CLOSE_INTERNAL = 1011
 _MAX_UNREAD_FRAMES = 8
-UNSENT_BYTES = 16 << 10
-"""The kernel takes in no more beyond what is on its way."""
 _WRITE_LIMIT = (256 << 10, 64 << 10)
 _BACKLOG = 64
 _TICKET_BYTES = 32

@@ -11,6 +11,8 @@ from typing import Protocol
 
 SILENT_HEARTBEATS = 2
 """Heartbeats without a byte after which a connection is dead."""
+UNSENT_BYTES = 16 << 10
+"""For TCP_NOTSENT_LOWAT: the kernel takes in no more beyond what is on its way, so what waits is seen to move."""
 _LOOKS = 8
 """Looks at a connection within its shorter limit."""
 
