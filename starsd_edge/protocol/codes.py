@@ -50,6 +50,8 @@ CLOSE_TRY_LATER = 1013
 CLOSE_VERSION = 4001
 CLOSE_FINGERPRINT = 4002
 CLOSE_QUOTA = 4003
+CLOSE_STUCK = 4004
+"""Nothing came, or nothing of what was to be sent was taken in, for too long."""
 
 CLOSE_CODES = {
     VERSION: CLOSE_VERSION,

@@ -14,6 +14,8 @@ from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
+    Away,
+    Back,
     DropSession,
     Feed,
     HangUp,
@@ -36,6 +38,8 @@ from starsd_edge.speculation.tree import DraftTree
 
 __all__ = [
     "AnswerProbe",
+    "Away",
+    "Back",
     "DropSession",
     "Feed",
     "HangUp",

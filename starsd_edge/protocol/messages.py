@@ -272,6 +272,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Rows of recent verify passes, the root included: some of those that there were, each once."""
     pass_us: PassTimes | None = None
     """For each of them, what such a round usually takes the target itself, without its waiting for the hub."""
+    clamped_rows: Total = 0
+    """Rows so far with a feature that was not finite in float16 and went up as the nearest finite value."""
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True, tag=8):

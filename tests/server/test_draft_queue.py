@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import Absorb, Answer, Batch, Begin, DraftQueue, End, Work
@@ -331,3 +331,30 @@ def test_every_row_arrives_once_in_order_and_before_its_request(
     assert {session: len(rows) for session, rows in got.items()} == sent
     assert answered == epochs
     assert not isinstance(queue.take(NOW), End)
+
+
+def test_the_request_of_a_session_that_is_away_is_gone_and_its_rows_come_last() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=64)
+    queue.put(feed(1, 0, 70))
+    queue.put(request(1))
+    queue.put(Away(1))
+    queue.put(feed(2, 0, 70))
+    queue.put(request(3))
+    assert (queue.depth.requests, queue.depth.dropped) == (1, 1)
+    assert told(drain(queue)) == [
+        ("draft", 3, 0),
+        ("feed", 2, 64),
+        ("feed", 2, 6),
+        ("feed", 1, 64),
+        ("feed", 1, 6),
+    ]
+
+
+def test_a_session_that_is_back_is_as_any_other() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=64)
+    queue.put(Away(1))
+    queue.put(Back(1))
+    queue.put(feed(1, 0, 2))
+    queue.put(request(1, epoch=2, base_len=2))
+    assert told(drain(queue)) == [("draft", 1, 2)]
+    assert queue.depth.dropped == 0
