@@ -31,8 +31,8 @@ def offline(task, vectors):
 
 def known(entry):
     """The fields of an entry that this client knows: others may have been appended since."""
-    names = next([field for field, _ in fields] for _, name, fields in schema(entry["from"]) if name == entry["message"])
-    return {name: entry["fields"][name] for name in names}
+    fields = next(fields for _, name, fields in schema(entry["from"]) if name == entry["message"])
+    return {field: entry["fields"][field] for field, _ in fields}
 
 
 def fingerprint(entry):
