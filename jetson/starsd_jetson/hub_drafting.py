@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.reasons import CLOSED, EMPTY, LATE, LOCAL, SILENT
+from starsd_edge.protocol.reasons import CLAMPED, CLOSED, EMPTY, LATE, LOCAL, SILENT, WEAK
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.tree import DraftShape
 from starsd_jetson.drafting import Draft, DraftSource
@@ -104,6 +104,7 @@ class HubDrafts:
         self._bytes_up = 0
         self._bytes_down = 0
         self._missed = ""
+        self._clamped_rows = 0
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Keep the rows for the next request."""
@@ -187,6 +188,7 @@ class HubDrafts:
         if arrived is None:
             return None
         self._bytes_down += arrived.frame_bytes
+        self._clamped_rows = arrived.clamped_rows
         if arrived.epoch in (1, self._first_epoch):  # the first of a session, or of an answer
             self._patience.prefilled()
         else:
@@ -208,6 +210,10 @@ class HubDrafts:
         return replace(draft, late=walked > 0, service_s=arrived.service_us / 1e6)
 
     def _why_off(self) -> str:
+        why = self._why_missing()
+        return CLAMPED if self._clamped_rows and why in WEAK else why
+
+    def _why_missing(self) -> str:
         if self._shape.max_nodes == 0 or self._shape.max_depth == 0:
             return self.why_off  # the end of an answer has room for no draft and says nothing about the hub
         if self._missed:

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from websockets.exceptions import ConnectionClosed
 
@@ -33,6 +34,7 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
     Welcomed,
 )
+from starsd_edge.protocol.up_rate import UpRate
 from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S
 from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt
 from starsd_edge.telemetry.summary import LinkFigures
@@ -41,7 +43,7 @@ from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_channel import HubChannel
 from starsd_jetson.hub_endings import Ending, HubError, unreachable
 from starsd_jetson.hub_probe import HubProbe
-from starsd_jetson.hub_socket import SEND_TIMEOUT_S, HubSocket
+from starsd_jetson.hub_socket import HubSocket
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,8 @@ class HubLink:
         self._clock = clock
         self._backoff = Backoff(uniform)
         self._changed = threading.Condition()
-        self._protocol = TargetProtocol(hello, clock, draft_window)
+        self._up_rate = UpRate()
+        self._protocol = TargetProtocol(hello, clock, draft_window, self._up_rate)
         self._channels: dict[TargetSession, HubChannel] = {}
         self._outbox: deque[bytes] = deque()
         self._thread = threading.Thread(target=self._run, name="hub-link", daemon=True)
@@ -165,13 +168,21 @@ class HubLink:
             self._read_tcp()
             drafter = "" if self._welcome is None else self._welcome.drafter
             recent, is_up = tuple(self._recent_link_s), self._welcomed_at is not None
-            return LinkFigures(drafter, self._tcp, self._link_times.smoothed_s, self._connections, recent, is_up)
+            return LinkFigures(
+                drafter,
+                self._tcp,
+                self._link_times.smoothed_s,
+                self._connections,
+                recent,
+                is_up,
+                self._protocol.clamped_rows,
+            )
 
     # The decode thread and the link's thread, with the lock held.
 
     def _flush(self) -> int:
         frames = self._protocol.frames()
-        if frames and self._socket is not None and self._loop is not None:
+        if (frames or self._up_rate.is_full) and self._socket is not None and self._loop is not None:
             self._outbox.extend(frames)
             self._loop.call_soon_threadsafe(self._wake.set)
         return sum(map(len, frames))
@@ -247,12 +258,12 @@ class HubLink:
         tasks: list[asyncio.Future[object]] = []
         try:
             self._connected(sock, address)
-            parts = (self._read(sock), self._write(sock), self._stopping.wait())
+            parts = (self._read(sock), self._write(sock), self._stopping.wait(), sock.watch())
             tasks += [asyncio.ensure_future(part) for part in parts]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if self._stopping.is_set():
                 with contextlib.suppress(ConnectionClosed):
-                    await sock.send(self._outbox, CLOSE_TIMEOUT_S)
+                    await sock.send_last(self._outbox)
         finally:
             welcome_limit.cancel()
             for task in tasks:
@@ -278,7 +289,22 @@ class HubLink:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await sock.send(self._outbox, SEND_TIMEOUT_S)
+            while True:
+                await sock.send_next(self._outbox)
+                written = sock.written
+                with self._changed:
+                    is_due = self._up_rate.mark(written, self._clock())
+                if is_due:
+                    await sock.mark(partial(self._arrived, sock, written))
+                if not self._outbox:
+                    break
+
+    def _arrived(self, sock: HubSocket, written: int) -> None:
+        """The hub has the first `written` bytes of this connection."""
+        with self._changed:
+            if self._socket is sock:
+                self._protocol.arrived(written)
+                self._flush()
 
     def _connected(self, sock: HubSocket, address: HubAddress) -> None:
         with self._changed:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
 
 from websockets.asyncio.client import ClientConnection
 
+from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, Liveness, until_dead
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, NotOpenedError, open_hub
 from starsd_edge.telemetry.rtt import TcpRtt, acknowledge_now, read_tcp_rtt
@@ -14,18 +18,22 @@ from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_endings import Ending, not_opened
 from starsd_jetson.sockets import tune
 
-SEND_TIMEOUT_S = 5.0
-"""A hub that reads nothing for this long is cut off; its keepalive would block behind the same full buffer."""
 HEARTBEAT_S = 10.0
-"""Between pings, and for the pong: a silent link is noticed after two of them at most."""
+"""Between pings: a hub that nothing comes from, or that takes nothing in, for two of them is cut off. The hub pings as
+well, so something comes from a live one even while our own pings wait behind rows.
+"""
+
+log = logging.getLogger(__name__)
 
 
 class HubSocket:
     """A WebSocket that stands. All methods belong to the event loop; those that use it may raise ConnectionClosed."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: LiveConnection) -> None:
         self._connection = connection
-        tune(connection.transport.get_extra_info("socket"), 2 * HEARTBEAT_S)
+        self.written = 0
+        """Bytes of messages sent."""
+        tune(connection.transport.get_extra_info("socket"), SILENT_HEARTBEATS * HEARTBEAT_S)
 
     @classmethod
     async def open(cls, address: HubAddress) -> HubSocket | Ending:
@@ -37,11 +45,12 @@ class HubSocket:
                 SUBPROTOCOL,
                 max_size=MAX_FRAME_BYTES,
                 ping_interval=HEARTBEAT_S,
-                ping_timeout=HEARTBEAT_S,
+                ping_timeout=None,  # what arrives counts, pongs or not: see `watch`
+                create_connection=LiveConnection,
             )
         except NotOpenedError as error:
             return not_opened(address, error)
-        return cls(connection)
+        return cls(cast("LiveConnection", connection))
 
     async def receive(self) -> bytes | str:
         """The next message."""
@@ -49,17 +58,39 @@ class HubSocket:
         acknowledge_now(self._connection.transport.get_extra_info("socket"))
         return message
 
-    async def send(self, outbox: deque[bytes], timeout_s: float) -> None:
-        """Send what is waiting. A cancelled send leaves half a frame behind, so a blocked one is ended by cutting the
-        connection.
+    async def send_next(self, outbox: deque[bytes]) -> None:
+        """Send the first that is waiting, if any. A cancelled send leaves half a frame behind, so a blocked one is
+        ended by cutting the connection, which `watch` does.
         """
-        loop = asyncio.get_running_loop()
-        while outbox:
-            limit = loop.call_later(timeout_s, self.cut)
-            try:
-                await self._connection.send(outbox.popleft())
-            finally:
-                limit.cancel()
+        if outbox:
+            frame = outbox.popleft()
+            await self._connection.send(frame)
+            self._connection.liveness.left(asyncio.get_running_loop().time())
+            self.written += len(frame)
+
+    async def send_last(self, outbox: deque[bytes]) -> None:
+        """Send what is waiting before a parting, which waits for nobody."""
+        limit = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut)
+        try:
+            while outbox:
+                await self.send_next(outbox)
+        finally:
+            limit.cancel()
+
+    async def mark(self, arrived: Callable[[], None]) -> None:
+        """Send a ping behind what was sent; `arrived` is called once the hub has answered it."""
+
+        def answered(pong: asyncio.Future[float]) -> None:
+            if not pong.cancelled() and pong.exception() is None:
+                arrived()
+
+        asyncio.ensure_future(await self._connection.ping()).add_done_callback(answered)
+
+    async def watch(self) -> None:
+        """Cut the connection once it is dead."""
+        why = await until_dead(self._connection.liveness, self._connection.transport)
+        log.debug("the hub is cut off: %s", why)
+        self.cut()
 
     async def close(self) -> None:
         """Part from the hub, even from one that reads nothing any more."""
@@ -77,3 +108,16 @@ class HubSocket:
         """What the kernel measures; None where it does not tell."""
         sock = self._connection.transport.get_extra_info("socket")
         return read_tcp_rtt(sock) if sock is not None else None
+
+
+class LiveConnection(ClientConnection):
+    """One that notes when something arrives."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        limit_s = SILENT_HEARTBEATS * HEARTBEAT_S
+        self.liveness = Liveness(limit_s, limit_s, self.loop.time())
+
+    def data_received(self, data: bytes) -> None:
+        self.liveness.arrived(self.loop.time())
+        super().data_received(data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import BatchFacts, ServiceFacts
@@ -17,12 +17,14 @@ KNOWN_AFTER = 8
 class DraftBooks:
     """Attributes:
     models: S(b, shape) as measured, by drafter.
+    unused_s: time in drafters for sessions whose target had left by the end of it.
     """
 
     def __init__(self, drafters: Iterable[str], max_batch: int) -> None:
         self.models = {drafter: ServiceModel() for drafter in drafters}
         self._sizes = [0] * max_batch
         self._last = 0
+        self.unused_s = 0.0
 
     def take_in(self, done: Done) -> None:
         """Work was done."""
@@ -37,6 +39,20 @@ class DraftBooks:
                 model.observe(size_of([answer.request.shape for answer in work.answers]), done.service_s)
         elif isinstance(work, Absorb) and done.is_clean:
             model.observe_rows(len(work.rows.ids), done.service_s)
+
+    def note_unused(self, done: Done, is_here: Callable[[int], bool]) -> None:
+        """How much of work that is done was for nobody: each session of a batch has an equal share of its time.
+
+        Args:
+            is_here: whether a session's target is connected.
+        """
+        work = done.work
+        if isinstance(work, Batch):
+            sessions = [answer.request.session for answer in work.answers]
+        else:
+            sessions = [work.rows.session] if isinstance(work, Absorb) else []
+        gone = sum(not is_here(session) for session in sessions)
+        self.unused_s += done.service_s * gone / max(1, len(sessions))
 
     def predict(self, drafter: str, shape: DraftShape) -> float:
         """Expected seconds of a pass of this drafter for one request."""

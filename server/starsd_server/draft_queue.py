@@ -1,10 +1,11 @@
 """`Q_in`: what the drafting thread has to do, one queue for all sessions.
 
 Invariants: at most one request per session waits, the one with the highest epoch; a session's rows reach the drafter
-in order and before the request that follows them; what belonged to a dropped session is gone at once; a long prefill
-goes in turns of `rows_per_turn` rows, between which requests of other sessions are served. Whatever waits for the same
-drafter and fits together is taken together, at once: there is nothing to wait for, since targets ask again only when
-they were answered.
+in order, and a request sees those before it and no others: what came after it stays until it is served; what belonged
+to a dropped session is gone at once, and so is the request of a session whose connection is gone, whose rows wait until
+there is nothing else to do; a long prefill goes in turns of `rows_per_turn` rows, between which requests of other
+sessions are served. Whatever waits for the same drafter and fits together is taken together, at once: there is nothing
+to wait for, since targets ask again only when they were answered.
 
 `DraftQueue` is pure logic without clocks or threads; `WorkQueue` adds the lock and the waiting.
 """
@@ -16,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.telemetry.hub_facts import QueueDepth
 from starsd_server.feed_turns import DRAFTS_PER_FEED, ROWS_PER_TURN, FeedTurns
@@ -24,7 +25,7 @@ from starsd_server.pending_rows import PendingRows, feature_bytes
 from starsd_server.scheduling.contract import Waiting
 from starsd_server.scheduling.scheduler import Scheduler, goes_with
 
-QueuedAction = OpenSession | Feed | QueueDraft | DropSession
+QueuedAction = OpenSession | Feed | QueueDraft | Away | Back | DropSession
 """The actions of the protocol that are work for the drafting thread."""
 
 MAX_BATCH = 16
@@ -49,7 +50,7 @@ class Absorb:
 
 @dataclass(frozen=True)
 class Answer:
-    """The drafter takes in the last rows (if any) of a session and drafts for it."""
+    """The drafter takes in the last rows (if any) before the root of this request, and drafts under it."""
 
     request: QueueDraft
     rows: NewRows | None
@@ -92,6 +93,7 @@ class DraftQueue:
         self._rows: dict[int, PendingRows] = {}
         self._waiting_bytes: Counter[str] = Counter()
         self._requests: dict[int, Waiting] = {}
+        self._away: set[int] = set()
         self._superseded = 0
         self._dropped = 0
 
@@ -119,6 +121,11 @@ class DraftQueue:
         elif isinstance(action, OpenSession):
             self._openings[action.session] = action
             self._drafters[action.session] = action.drafter
+        elif isinstance(action, Away):
+            self._away.add(action.session)
+            self._drop_request(action.session)
+        elif isinstance(action, Back):
+            self._away.discard(action.session)
         else:
             self._drop(action.session)
 
@@ -132,7 +139,7 @@ class DraftQueue:
         feedable = None
         if self._rows:
             ready = [waiting for waiting in ready if self._is_ready(waiting.session)]
-            feedable = next((session for session in self._rows if not self._is_wanted_ready(session)), None)
+            feedable = self._feedable(idle=not ready)
         if feedable is not None and (not ready or self._turns.is_due):
             return self._take_rows(feedable)
         return self._take_batch(self._scheduler.ranked(ready, now)) if ready else None
@@ -167,9 +174,19 @@ class DraftQueue:
         drafter = self._drafters.get(request.session, "")
         self._requests[request.session] = self._scheduler.admit(request, drafter, waiting)
 
-    def _drop(self, session: int) -> None:
+    def _feedable(self, idle: bool) -> int | None:
+        """The session whose rows come next; one that is away only where there is nothing else to do."""
+        waiting = [session for session in self._rows if not self._is_wanted_ready(session)]
+        here = next((session for session in waiting if session not in self._away), None)
+        return here if here is not None or not idle else next(iter(waiting), None)
+
+    def _drop_request(self, session: int) -> None:
         if self._requests.pop(session, None) is not None:
             self._dropped += 1
+
+    def _drop(self, session: int) -> None:
+        self._drop_request(session)
+        self._away.discard(session)
         pending = self._rows.pop(session, None)
         if pending is not None:
             self._release(pending.owner, pending.feature_bytes)
@@ -178,21 +195,26 @@ class DraftQueue:
         self._drafters.pop(session, None)
         self._scheduler.forget(session)
 
-    def _rows_of(self, session: int) -> int:
+    def _rows_to_feed(self, session: int) -> int:
+        """Rows that may go to the drafter now: all that wait, or those before the root of the request that waits."""
         pending = self._rows.get(session)
-        return 0 if pending is None else pending.count
+        if pending is None:
+            return 0
+        waiting = self._requests.get(session)
+        return pending.count if waiting is None else pending.before(waiting.request.base_len)
 
     def _is_ready(self, session: int) -> bool:
         """Whether few enough rows are missing that a request of this session can be served in one go."""
-        return self._rows_of(session) <= self._turns.rows
+        return self._rows_to_feed(session) <= self._turns.rows
 
     def _is_wanted_ready(self, session: int) -> bool:
         return session in self._requests and self._is_ready(session)
 
     def _take_rows(self, session: int) -> Absorb:
         self._turns.begin()
+        to_feed = self._rows_to_feed(session)
         pending = self._rows.pop(session)
-        rows = self._next_of(pending, self._turns.rows)
+        rows = self._next_of(pending, min(self._turns.rows, to_feed))
         if pending.count:
             self._rows[session] = pending  # to the end: prefills of several sessions take turns
         return Absorb(rows)
@@ -208,7 +230,7 @@ class DraftQueue:
         chosen: list[Waiting] = []
         room = self._turns.rows
         for waiting in ranked:
-            prefill = max(0, self._rows_of(waiting.session) - ROWS_OF_A_ROUND)
+            prefill = max(0, self._rows_to_feed(waiting.session) - ROWS_OF_A_ROUND)
             if waiting is first or (goes_with(first, waiting) and prefill <= room):
                 room -= prefill
                 chosen.append(waiting)
@@ -219,9 +241,15 @@ class DraftQueue:
         return Batch(first.drafter, tuple(self._answer(waiting.request) for waiting in chosen))
 
     def _answer(self, request: QueueDraft) -> Answer:
+        to_feed = self._rows_to_feed(request.session)
         del self._requests[request.session]
-        pending = self._rows.pop(request.session, None)
-        return Answer(request, None if pending is None else self._next_of(pending, pending.count))
+        if not to_feed:
+            return Answer(request, None)
+        pending = self._rows[request.session]
+        rows = self._next_of(pending, to_feed)
+        if not pending.count:
+            del self._rows[request.session]
+        return Answer(request, rows)
 
 
 @dataclass(frozen=True)

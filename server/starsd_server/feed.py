@@ -11,12 +11,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.telemetry.feed import FEED_VERSION, Event, Snapshot, encode_snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts
+from starsd_server.peer import LiveConnection
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +30,17 @@ class MonitorFeed:
     Args:
         facts: what is true now.
         events: the last events.
-        send_timeout_s: one send; guards against a watcher that stopped reading.
     """
 
-    def __init__(self, facts: Callable[[], HubFacts], events: Callable[[], list[Event]], send_timeout_s: float) -> None:
+    def __init__(self, facts: Callable[[], HubFacts], events: Callable[[], list[Event]]) -> None:
         self._facts = facts
         self._events = events
-        self._send_timeout_s = send_timeout_s
         self._watchers: set[_Watcher] = set()
         self._publisher: asyncio.Task[None] | None = None
 
-    async def serve(self, connection: ServerConnection) -> None:
+    async def serve(self, connection: LiveConnection) -> None:
         """Send snapshots until the watcher leaves, or says something: it is here to listen."""
-        watcher = _Watcher(connection, self._send_timeout_s)
+        watcher = _Watcher(connection)
         self._watchers.add(watcher)
         if self._publisher is None:
             self._publisher = asyncio.create_task(self._publish())
@@ -76,9 +74,8 @@ class MonitorFeed:
 
 
 class _Watcher:
-    def __init__(self, connection: ServerConnection, send_timeout_s: float) -> None:
+    def __init__(self, connection: LiveConnection) -> None:
         self._connection = connection
-        self._send_timeout_s = send_timeout_s
         self._newest: bytes | None = None
         self._offered = asyncio.Event()
 
@@ -95,12 +92,5 @@ class _Watcher:
                 self._offered.clear()
                 line, self._newest = self._newest, None
                 if line is not None:
-                    await self._send(line)
-
-    async def _send(self, line: bytes) -> None:
-        """A send that is cancelled would leave half a frame behind, so a watcher that is too slow is cut off."""
-        timer = asyncio.get_running_loop().call_later(self._send_timeout_s, self._connection.transport.abort)
-        try:
-            await self._connection.send(line, text=True)
-        finally:
-            timer.cancel()
+                    await self._connection.send(line, text=True)
+                    self._connection.liveness.left(asyncio.get_running_loop().time())

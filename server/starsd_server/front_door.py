@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
@@ -30,11 +30,12 @@ from websockets.typing import Subprotocol
 from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.protocol.door import HUB_HEADER
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
+from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, UNSENT_BYTES, Liveness, until_dead
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 from starsd_server.dedicated_ports import DedicatedPorts
 from starsd_server.gate import owner_of, shown_ticket, turn_away, wants_feed
-from starsd_server.peer import Peer
+from starsd_server.peer import LiveConnection, Peer
 from starsd_server.port_leases import PortLeases
 from starsd_server.settings import DoorSettings
 
@@ -71,7 +72,7 @@ class Reception(Protocol):
     def disconnected(self, peer: Peer) -> None:
         """It is gone."""
 
-    async def watched(self, connection: ServerConnection) -> None:
+    async def watched(self, connection: LiveConnection) -> None:
         """A monitor has come in: show it the hub until it leaves."""
 
     def public_page(self, path: str) -> Page | None:
@@ -88,7 +89,7 @@ class FrontDoor:
         self, settings: DoorSettings, heartbeat_s: float, reception: Reception, clock: Callable[[], float]
     ) -> None:
         """Args:
-        heartbeat_s: between WebSocket pings; a peer that does not answer one within as long again is gone.
+        heartbeat_s: between WebSocket pings; a peer that nothing comes from within two of them is gone.
         clock: monotonic seconds.
         """
         self._settings = settings
@@ -152,7 +153,7 @@ class FrontDoor:
             open_timeout=self._settings.open_timeout_s,
             close_timeout=self._settings.close_timeout_s,
             ping_interval=self._heartbeat_s,
-            ping_timeout=self._heartbeat_s,
+            ping_timeout=None,  # what arrives counts, pongs or not: see `Liveness`
             server_header=None,
             backlog=_BACKLOG,
         )
@@ -179,11 +180,16 @@ class FrontDoor:
             return True
         return False
 
-    def _counted_connection(self) -> type[ServerConnection]:
+    def _counted_connection(self) -> type[LiveConnection]:
         door = self
 
-        class CountedConnection(ServerConnection):
+        class CountedConnection(LiveConnection):
             """Known to the door from the first packet on: the library itself counts only what became a WebSocket."""
+
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                silent_s = SILENT_HEARTBEATS * door._heartbeat_s
+                self.liveness = Liveness(silent_s, door._settings.send_timeout_s, self.loop.time())
 
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
@@ -264,15 +270,20 @@ class FrontDoor:
             response.headers["WWW-Authenticate"] = "Bearer"
         return response
 
-    async def _serve(self, connection: ServerConnection) -> None:
+    async def _serve(self, of_library: ServerConnection) -> None:
+        connection = cast("LiveConnection", of_library)
         if connection.subprotocol == FEED_SUBPROTOCOL:
-            return await self._reception.watched(connection)
+            watch = asyncio.create_task(_cut_when_dead(connection))
+            try:
+                return await self._reception.watched(connection)
+            finally:
+                watch.cancel()
         self._arrivals += 1
         at_own_port = connection in self._at_own_port
         headers = Headers() if connection.request is None else connection.request.headers
         owner = owner_of(headers, self._keys)
         peer = Peer(connection, self._arrivals, owner, self._settings, self._clock(), at_own_port)
-        writer = asyncio.create_task(peer.write())
+        tasks = [asyncio.create_task(peer.write()), asyncio.create_task(peer.watch())]
         self._reception.connected(peer)
         try:
             await self._read(peer)
@@ -283,7 +294,8 @@ class FrontDoor:
             await peer.close(_CLOSE_INTERNAL, "a fault of the hub's own")
         finally:
             self._reception.disconnected(peer)
-            writer.cancel()
+            for task in tasks:
+                task.cancel()
             await peer.close(_CLOSE_GOING_AWAY, "")
 
     async def _read(self, peer: Peer) -> None:
@@ -297,16 +309,26 @@ class FrontDoor:
                 return await peer.close(_CLOSE_UNSUPPORTED, "this hub speaks binary messages only")
             if not peer.leaving:
                 self._reception.received(peer, message)
+            await peer.has_room()
             message = await peer.receive()
 
 
+async def _cut_when_dead(connection: LiveConnection) -> None:
+    await until_dead(connection.liveness, connection.transport)
+    connection.transport.abort()
+
+
 def _tune(sock: socket.socket | None, heartbeat_s: float) -> None:
-    """Small frames leave at once, and a peer that acknowledges nothing for two heartbeats is gone."""
+    """Small frames leave at once, a peer that acknowledges nothing for two heartbeats is gone, and what waits for a
+    slow one waits where `Liveness` sees it move.
+    """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2000 * heartbeat_s))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * SILENT_HEARTBEATS * heartbeat_s))
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def _path(request: Request) -> str:

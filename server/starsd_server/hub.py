@@ -20,7 +20,6 @@ from dataclasses import asdict
 from http import HTTPStatus
 
 import msgspec
-from websockets.asyncio.server import ServerConnection
 
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
@@ -28,6 +27,7 @@ from starsd_edge.protocol.codes import CLOSE_NORMAL
 from starsd_edge.protocol.hub_handshake import Terms
 from starsd_edge.protocol.hub_side import (
     AnswerProbe,
+    Away,
     DropSession,
     HangUp,
     HubAction,
@@ -50,7 +50,7 @@ from starsd_server.front_door import FrontDoor, Page
 from starsd_server.handover import Handover
 from starsd_server.latencies import Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
-from starsd_server.peer import Peer
+from starsd_server.peer import LiveConnection, Peer
 from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 from starsd_server.settings import HubSettings
 from starsd_server.shapes import ShapeDesk, share
@@ -112,7 +112,7 @@ class Hub:
         self._use = RecentUse()
         self._metrics = HubMetrics(self.facts)
         self._events = EventLog(lambda: clock() - self._started_at)
-        self._feed = MonitorFeed(self.facts, self._events.recent, settings.door.send_timeout_s)
+        self._feed = MonitorFeed(self.facts, self._events.recent)
         self._names = TargetNames()
         self._turned_away = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -183,7 +183,7 @@ class Hub:
         if connection.terms is not None:
             self._events.add(LEFT, name)
 
-    async def watched(self, connection: ServerConnection) -> None:
+    async def watched(self, connection: LiveConnection) -> None:
         """See `Reception`."""
         await self._feed.serve(connection)
 
@@ -237,6 +237,8 @@ class Hub:
         if isinstance(action, DropSession):
             self._latencies.forget_session(action.session)
             self._shapes.forget(action.session)
+        elif isinstance(action, Away):
+            self._shapes.left(action.session)
         elif isinstance(action, QueueDraft):
             self._shapes.returned(action.session, action.returned_s)
             connection = self._protocol.connection_of(action.session)
@@ -259,6 +261,8 @@ class Hub:
             self._loop.call_soon_threadsafe(self.broken.set)
 
     def _take_in(self, done: Done) -> None:
+        if isinstance(done.work, Absorb | Batch):
+            self._books.note_unused(done, lambda session: self._protocol.connection_of(session) is not None)
         for outcome in done.outcomes:
             self._pass_on(outcome)
         if isinstance(done.work, Absorb | Batch):
@@ -381,6 +385,7 @@ class Hub:
             policy=self._drafting.policy,
             policy_in_use=self._queue.policy,
             batches=self._books.batches(),
+            unused_s=self._books.unused_s,
         )
 
     def _shown_names(self) -> dict[HubConnection, str]:

@@ -69,7 +69,9 @@ class _FactsCollector(Collector):
         yield _counter(
             "starsd_turned_away", "Connections refused: the hub was full, or the ticket not good.", facts.turned_away
         )
-        stale = facts.queue.superseded + sum(count for why, count in facts.dropped.items() if why in _STALE)
+        yield _counter("starsd_hub_unused_seconds", "Of the busy time: work for targets that had left.", facts.unused_s)
+        stale = facts.queue.superseded + facts.queue.dropped
+        stale += sum(count for why, count in facts.dropped.items() if why in _STALE)
         yield _counter("starsd_stale_drops", "Requests and drafts that nobody waited for any more.", stale)
         yield _bytes(facts)
         yield _decode_errors(facts)

@@ -1,8 +1,9 @@
-"""One target's WebSocket as the hub sees it: a bounded `Q_out` and one writer.
+"""One target's WebSocket as the hub sees it: `Q_out` and one writer.
 
-Sending never waits: a frame goes into `Q_out`, and one task writes. The keepalive of the WebSocket is no guard against
-a peer that has stopped reading, because its ping waits in the same full buffer; so every write has a deadline of its
-own, after which the connection is cut.
+Sending never waits: a frame goes into `Q_out`, and one task writes. What bounds `Q_out` is that the hub reads nothing
+more from a target while a window of frames waits there; beyond it come only drafts that were asked for before, a few
+for each session. So a target that reads may send as fast as it likes, and one that reads nothing is closed when what
+waits for it has not moved for `send_timeout_s`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,31 @@ from dataclasses import dataclass
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from starsd_edge.protocol.codes import CLOSE_STUCK
+from starsd_edge.protocol.liveness import Liveness, until_dead
 from starsd_edge.telemetry.rtt import TcpRtt, acknowledge_now, read_tcp_rtt
 from starsd_server.settings import DoorSettings
 
 log = logging.getLogger(__name__)
+
+
+MOST_UNSENT = 8 << 20
+"""Bytes that wait for a peer. Messages are written one by one, each when the last has left, and none is nearly as
+large: only answers to pings can pile up.
+"""
+
+
+class LiveConnection(ServerConnection):
+    """One that notes when something arrives."""
+
+    liveness: Liveness
+
+    def data_received(self, data: bytes) -> None:
+        self.liveness.arrived(self.loop.time())
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > MOST_UNSENT:
+            log.warning("cutting off a peer that sends pings and reads nothing")
+            self.transport.abort()
 
 
 @dataclass(frozen=True)
@@ -51,7 +73,7 @@ class Peer:
 
     def __init__(
         self,
-        connection: ServerConnection,
+        connection: LiveConnection,
         number: int,
         owner: str,
         settings: DoorSettings,
@@ -69,7 +91,9 @@ class Peer:
         """It was told goodbye: what it still says does not count."""
         self._connection = connection
         self._settings = settings
-        self._waiting: asyncio.Queue[bytes | _Goodbye] = asyncio.Queue(settings.max_waiting_frames)
+        self._waiting: asyncio.Queue[bytes | _Goodbye] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
 
     @property
     def address(self) -> str:
@@ -95,8 +119,19 @@ class Peer:
         return not self._waiting.empty()
 
     def send(self, frame: bytes) -> None:
-        """Put a frame into `Q_out`; a peer that is too far behind is cut off."""
+        """Put a frame into `Q_out`."""
         self._put(frame)
+
+    async def has_room(self) -> None:
+        """Wait while the window of frames that it has not taken is full."""
+        await self._room.wait()
+
+    async def watch(self) -> None:
+        """Close the connection once it is dead."""
+        why = await until_dead(self._connection.liveness, self._connection.transport)
+        log.warning("closing the connection to %s: %s", self.address, why)
+        self.leaving = True
+        await self.close(CLOSE_STUCK, why)
 
     def hang_up(self, code: int, reason: str) -> None:
         """Close with this WebSocket close code once everything before is sent."""
@@ -136,12 +171,16 @@ class Peer:
                 if isinstance(item, _Goodbye):
                     await self.close(item.code, item.reason)
                     return
-                with self._deadline(self._settings.send_timeout_s):
-                    await self._connection.send(item)
+                await self._connection.send(item)
+                self._connection.liveness.left(asyncio.get_running_loop().time())
                 self.traffic.frames_out += 1
                 self.traffic.bytes_out += len(item)
+                if self._waiting.qsize() < self._settings.max_waiting_frames:
+                    self._room.set()
         except ConnectionClosed:
             return
+        finally:
+            self._room.set()  # nothing goes out any more: the reader finds out why
 
     async def close(self, code: int, reason: str) -> None:
         """Close; a peer that does not take part in it is cut off."""
@@ -149,10 +188,9 @@ class Peer:
             await self._connection.close(code, reason)
 
     def _put(self, item: bytes | _Goodbye) -> None:
-        try:
-            self._waiting.put_nowait(item)
-        except asyncio.QueueFull:
-            self.cut(f"it left {self._settings.max_waiting_frames} frames unread")
+        self._waiting.put_nowait(item)
+        if self._waiting.qsize() >= self._settings.max_waiting_frames:
+            self._room.clear()
 
     @contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:

@@ -34,8 +34,12 @@ class PendingRows:
         self._parts.append(rows)
         self.count += len(rows.ids)
 
+    def before(self, base_len: int) -> int:
+        """How many of them lie before the root at this position."""
+        return min(self.count, max(0, base_len - self._parts[0].first_row)) if self._parts else 0
+
     def take(self, limit: int) -> NewRows:
-        """Up to `limit` rows as one piece."""
+        """Up to `limit` rows, at least one, as one piece."""
         parts: list[NewRows] = []
         room = limit
         while self._parts and room:

@@ -24,10 +24,11 @@ class DoorSettings:
         max_sockets: TCP connections at once, those that have not said anything yet included.
         open_timeout_s: from TCP connection to WebSocket; ends those that say nothing.
         hello_timeout_s: from WebSocket to the first message; ends those that say nothing there.
-        send_timeout_s: one send; guards against a peer that stopped reading.
+        send_timeout_s: without anything of what waits for a peer leaving; guards against one that stopped reading.
         close_timeout_s: the closing handshake; guards against the same peer at the end.
         own_ports: where targets go on by themselves; None: all of them stay where they come in.
-        max_waiting_frames: frames for one peer that it has not taken yet (`Q_out`); a peer further behind is dropped.
+        max_waiting_frames: frames for one peer that it has not taken yet (`Q_out`), while which nothing more is read
+            from it.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -37,7 +38,7 @@ class DoorSettings:
     max_sockets: int = 512
     open_timeout_s: float = 5.0
     hello_timeout_s: float = 3.0
-    send_timeout_s: float = 5.0
+    send_timeout_s: float = 20.0
     close_timeout_s: float = 2.0
     max_waiting_frames: int = 64
     own_ports: range | None = None

@@ -9,6 +9,7 @@ should. A target that reports nothing gets what it asks for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -120,6 +121,12 @@ class ShapeDesk:
             own_s = told.at(known.nodes + 1)
             known.held_to = min(1.0, max(seconds, LEAST_RETURN_S) / own_s)
             known.controller.returned(seconds, known.held_to * own_s)
+
+    def left(self, session: int) -> None:
+        """Its target is away: until it asks again, it has no share in the hub."""
+        known = self._sessions.get(session)
+        if known is not None:
+            known.asked_at = -math.inf
 
     def forget(self, session: int) -> None:
         """The session is gone."""

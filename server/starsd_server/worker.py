@@ -38,6 +38,7 @@ class Drafted:
     """A tree for the request of this epoch.
 
     Attributes:
+        base_len: position of the token that the drafter hung it from.
         queue_us: from the arrival of the request to the drafter.
         service_us: in the drafter, the whole batch that it was drafted in and the rows that came with it included.
     """
@@ -173,9 +174,9 @@ class DraftingDesk:
     def _draft(self, drafter: Drafter, batch: Batch, began: float) -> list[Outcome]:
         """One pass for all of the batch; only those sessions are lost that fail."""
         answers = [answer for answer in batch.answers if answer.request.session in self._bound]
-        failures = self._absorb_all(drafter, [answer.rows for answer in answers if answer.rows is not None])
+        failures = dict(self._absorb_all(drafter, [answer.rows for answer in answers if answer.rows is not None]))
         going = [answer.request for answer in answers if answer.request.session not in failures]
-        drafted = self._together(drafter, going)
+        drafted = self._together(drafter, self._rooted(drafter, going, failures))
         failed = [
             (answer.request, failures[answer.request.session])
             for answer in answers
@@ -199,6 +200,27 @@ class DraftingDesk:
             for request, tree in drafted
             if isinstance(tree, DraftTree)
         ]
+
+    def _rooted(
+        self, drafter: Drafter, requests: Sequence[QueueDraft], failures: dict[int, Exception]
+    ) -> list[QueueDraft]:
+        """Those requests whose root the drafter stands at. A tree for another would hang from the wrong token: such a
+        session joins the failures.
+        """
+        rooted = []
+        for request in requests:
+            try:
+                held = drafter.base_len(request.session)
+            except Exception as error:
+                failures[request.session] = error
+                continue
+            if held == request.base_len:
+                rooted.append(request)
+            else:
+                failures[request.session] = RuntimeError(
+                    f"it stands at position {held} of a text, and a draft was asked for at {request.base_len}"
+                )
+        return rooted
 
     def _absorb_all(self, drafter: Drafter, batch: Sequence[NewRows]) -> Failures:
         """Rows of several sessions in one pass. Where that raises, nobody knows who has them: all are lost."""

@@ -142,8 +142,7 @@ class _Session:
 def _require_fit(drafter: Drafter, target: Target) -> None:
     from starsd_edge.errors import UsageError
 
-    fingerprints = target.bundle.manifest.fingerprints
-    reason = drafter.refuses(fingerprints.tokenizer_fp, fingerprints.feature_fp)
+    reason = drafter.refuses(target.hello("bench", DraftShape(1, 1), target.engine.spec.max_context))
     if reason is not None:
         raise UsageError(f"this drafter does not fit this target: {reason}")
 

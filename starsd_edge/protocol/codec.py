@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from starsd_edge.protocol.checks import ProtocolError
-from starsd_edge.protocol.codes import MALFORMED, TOO_BIG
+from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, HubMessage, TargetMessage
 
 Message = TypeVar("Message")
@@ -53,7 +53,7 @@ def kind_of(message: TargetMessage | HubMessage) -> str:
 def _decode(decode: Callable[[bytes], Message], frame: bytes) -> Message:
     if len(frame) > MAX_FRAME_BYTES:
         raise ProtocolError(
-            TOO_BIG, f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}; send it in chunks"
+            MALFORMED, f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}; send it in chunks"
         )
     try:
         return decode(frame)

@@ -17,9 +17,7 @@ QUOTA = "quota"
 BUSY = "busy"
 """The hub takes nobody in at present."""
 MALFORMED = "malformed"
-"""The frame is not a message, or its parts contradict each other or what was agreed."""
-TOO_BIG = "too_big"
-"""The frame is larger than the wire allows."""
+"""The frame is not a message or over a limit, or its parts contradict each other or what was agreed."""
 OUT_OF_ORDER = "out_of_order"
 """The message has no place at this point of the conversation."""
 UNKNOWN_SESSION = "unknown_session"
@@ -37,7 +35,7 @@ DRAFTER_FAILED = "drafter_failed"
 TOO_MANY_PROBES = "too_many_probes"
 """PROBEs come faster than the hub answers them."""
 
-OFFENCES = frozenset({MALFORMED, TOO_BIG, OUT_OF_ORDER, ROW_CONFLICT, BASE_LEN})
+OFFENCES = frozenset({MALFORMED, OUT_OF_ORDER, ROW_CONFLICT, BASE_LEN})
 """What no well-made peer sends: counted per connection, and too many of them end it."""
 
 FINAL = frozenset({VERSION, FINGERPRINT, CODEC})
@@ -52,6 +50,8 @@ CLOSE_TRY_LATER = 1013
 CLOSE_VERSION = 4001
 CLOSE_FINGERPRINT = 4002
 CLOSE_QUOTA = 4003
+CLOSE_STUCK = 4004
+"""Nothing came, or nothing of what was to be sent was taken in, for too long."""
 
 CLOSE_CODES = {
     VERSION: CLOSE_VERSION,

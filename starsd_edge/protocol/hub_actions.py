@@ -114,6 +114,20 @@ class QueueDraft:
 
 
 @dataclass(frozen=True)
+class Away:
+    """The connection of this session is gone, the session is not: drop its queued request, which nobody waits for."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class Back:
+    """This session has a connection again."""
+
+    session: int
+
+
+@dataclass(frozen=True)
 class DropSession:
     """The session is gone: drop its queued work, free the drafter's state."""
 
@@ -147,7 +161,7 @@ class SendOn:
     port: int
 
 
-HubAction = Send | OpenSession | Feed | QueueDraft | DropSession | AnswerProbe | HangUp | SendOn
+HubAction = Send | OpenSession | Feed | QueueDraft | Away | Back | DropSession | AnswerProbe | HangUp | SendOn
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from starsd_edge.protocol.draft_record import DraftRecord, walk
 from starsd_edge.protocol.features import read_features
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
+    Away,
+    Back,
     Feed,
     HangUp,
     HubAction,
@@ -133,16 +135,16 @@ class HubConnection:
         if isinstance(message, Hello):
             return self._hello(message)
         if self.terms is None:
-            return self._give_up(OUT_OF_ORDER, "HELLO has to be the first message of a connection")
+            return self._no_hello(message)
         return self._converse(message, self.terms, now)
 
     def lost(self, now: float) -> list[HubAction]:
-        """The connection is gone; its sessions wait for a resume until the grace ends."""
-        self._end()
+        """The connection is gone; its sessions wait for a resume until the grace ends, and nobody for its requests."""
+        actions = self._end()
         for session in self._sessions.values():
             self._hub.table.leave(session, now)
         self._sessions.clear()
-        return []
+        return actions
 
     def send(self, message: HubMessage) -> Send:
         """The action that sends this message here."""
@@ -181,6 +183,14 @@ class HubConnection:
         if self.terms.drafter in self._hub.warm:
             actions.append(self.send(Ready(self.terms.drafter)))
         return actions
+
+    def _no_hello(self, message: TargetMessage) -> list[HubAction]:
+        text = "HELLO has to be the first message of a connection"
+        if not isinstance(message, Error):
+            return self._give_up(OUT_OF_ORDER, text)
+        self._end()  # an ERROR is never answered with one
+        self._hub.counters.dropped[OUT_OF_ORDER] += 1
+        return [HangUp(self, CLOSE_POLICY, text)]
 
     def _send_on(self, welcome: Welcome, place: OwnPort | Refusal) -> list[HubAction]:
         """The conversation goes on elsewhere: nothing that comes here counts any more."""
@@ -282,21 +292,22 @@ class HubConnection:
             raise ProtocolError(UNKNOWN_SESSION, "no such session to resume; open it anew", "session")
         if (session.first_row, session.t_first) != (message.first_row, message.t_first):
             raise ProtocolError(UNKNOWN_SESSION, "the session to resume began otherwise; open it anew", "session")
+        actions: list[HubAction] = []
         if session.connection is not self:
             self._check_own_room()
             if session.connection is not None:
                 session.connection.detach(session)
+                actions += _leave_behind(session)
+            actions.append(Back(session.key))
         self._attach(session, message.ref)
         self.resumed += 1
-        return [self.send(Opened(message.ref, session.tag, session.rows))]
+        return [*actions, self.send(Opened(message.ref, session.tag, session.rows))]
 
     def _expired(self, session: HubSession, now: float) -> bool:
         return session.connection is None and now - session.away_since > self._hub.limits.resume_grace_s
 
     def _rows(self, session: HubSession, message: Extend | DraftRequest, now: float) -> list[HubAction]:
         terms = session.terms
-        if isinstance(message, DraftRequest) and message.epoch < 1:
-            raise ProtocolError(MALFORMED, "epochs count from 1", "session")
         check_ids(message.ids, terms.vocab_size)
         features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
         if message.first_row > session.rows:
@@ -326,11 +337,12 @@ class HubConnection:
         if message.epoch < session.epoch:
             self._hub.counters.dropped["superseded"] += 1
             return []
-        if message.epoch == session.epoch:
+        if message.epoch == session.epoch and not session.is_void:
             if session.answered is None:
                 self._hub.counters.dropped["repeated"] += 1
                 return []
-            return [self.send(msgspec.structs.replace(session.answered, hub_us=0))]
+            # Its times were spent on the request before: of this one nothing was.
+            return [self.send(msgspec.structs.replace(session.answered, queue_us=0, service_us=0, hub_us=0))]
         if message.base_len != session.rows:
             text = f"base_len is {message.base_len}, but with the rows of this request the session has {session.rows}"
             return self._refuse(ProtocolError(BASE_LEN, text), tag=message.tag, epoch=message.epoch)
@@ -369,8 +381,7 @@ class HubConnection:
     def _peer_error(self, message: Error) -> list[HubAction]:
         """An ERROR is never answered with one."""
         if message.scope == "connection":
-            self._end()
-            return [HangUp(self, CLOSE_POLICY, "the target gave this connection up")]
+            return [*self._end(), HangUp(self, CLOSE_POLICY, "the target gave this connection up")]
         session = self._session(message.tag) if message.tag is not None else None
         if message.scope == "session" and session is not None:
             return [self._hub.table.remove(session)]
@@ -412,15 +423,26 @@ class HubConnection:
 
     def _give_up(self, code: str, message: str, retry_after_ms: int = 0) -> list[HubAction]:
         """ERROR(scope = connection) and the end of this connection."""
-        self._end()
+        actions = self._end()
         self._hub.counters.dropped[code] += 1
         text = printable(message)[:1024]
         reason = text.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
         return [
+            *actions,
             self.send(Error(code[:256], text, "connection", retry_after_ms=retry_after_ms)),
             HangUp(self, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
         ]
 
-    def _end(self) -> None:
-        self._over = True
+    def _end(self) -> list[HubAction]:
+        """Nothing that comes here counts any more, and nobody waits here for what was asked."""
         self._hub.connections.pop(self, None)
+        if self._over:
+            return []
+        self._over = True
+        return [action for session in self._sessions.values() for action in _leave_behind(session)]
+
+
+def _leave_behind(session: HubSession) -> list[HubAction]:
+    """What was asked on a connection goes with it."""
+    session.void()
+    return [Away(session.key)]

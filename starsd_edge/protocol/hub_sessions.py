@@ -69,6 +69,7 @@ class HubSession:
         self.answered: Draft | None = None
         self.turned_down = False
         self._drafted_at: float | None = None
+        self._void_epoch = 0
         self._ids = array("i")
         self._pending: dict[int, Pending] = {}
         self._resync_asked: tuple[int, float] | None = None
@@ -128,6 +129,15 @@ class HubSession:
         self._resync_asked = (self.rows, now)
         return True
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the newest request went with its connection and is still without an answer: it may be asked again."""
+        return self._void_epoch == self.epoch and self.answered is None
+
+    def void(self) -> None:
+        """Nobody waits any more for what was asked, but the tree that is being made may still be of use."""
+        self._void_epoch = self.epoch
+
     def attach(self, connection: HubConnection, ref: int) -> None:
         """Its drafts go to this connection from now on."""
         self.connection = connection
@@ -151,6 +161,7 @@ class HubSession:
     def add_request(self, epoch: int, pending: Pending) -> None:
         """Note a request that is newer than all before."""
         self.epoch = epoch
+        self._void_epoch = 0
         self.answered = None
         self.turned_down = False
         self._pending[epoch] = pending

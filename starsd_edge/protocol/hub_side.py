@@ -14,6 +14,8 @@ from starsd_edge.protocol.counters import WireCounters
 from starsd_edge.protocol.draft_record import DraftRecord
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
+    Away,
+    Back,
     DropSession,
     Feed,
     HangUp,
@@ -36,6 +38,8 @@ from starsd_edge.speculation.tree import DraftTree
 
 __all__ = [
     "AnswerProbe",
+    "Away",
+    "Back",
     "DropSession",
     "Feed",
     "HangUp",
@@ -116,7 +120,7 @@ class HubProtocol:
             self._state.counters.dropped["late_draft"] += 1
             return []
         shape = pending.shape
-        tree = tree.clip(shape.max_nodes, shape.max_depth, shape.branching)
+        tree = tree.of_vocabulary(held.terms.vocab_size).clip(shape.max_nodes, shape.max_depth, shape.branching)
         draft = Draft(
             tag=held.tag,
             epoch=epoch,

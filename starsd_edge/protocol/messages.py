@@ -37,7 +37,8 @@ TAG_BYTES = 16
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
-Epoch = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Epoch = Annotated[int, Meta(ge=1, lt=1 << 62)]
+EpochOrNone = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Microseconds = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Total = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Name = Annotated[str, Meta(max_length=256)]
@@ -76,15 +77,15 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     vocab_size: Annotated[int, Meta(ge=2, lt=1 << 24)]
     """Every token id, either way, is below this."""
     tokenizer_fp: Name
-    """Fingerprint of the tokenizer."""
+    """Fingerprint of the tokenizer; a causal-lm drafter takes only the one that it has."""
     source_fp: Name
-    """Fingerprint of the checkpoint the target was made from."""
+    """Fingerprint of the checkpoint the target was made from; no hub compares it."""
     feature_fp: Name
-    """Fingerprint of what its features are."""
+    """Fingerprint of what its features are; a head takes only those that it was made for."""
     feature_kind: Name
-    """"last_hidden", "fused_states" (of three layers, for an EAGLE-3 head), or "none"."""
+    """"last_hidden", "fused_states" (of three layers, for an EAGLE-3 head), or "none"; a head checks it."""
     feature_width: Count
-    """Values per row of features."""
+    """Values per row of features, 0 for "none"; a head checks it."""
     codecs: Annotated[list[Name], Meta(max_length=8)]
     """Feature codecs the target can send, the preferred one first: "f2", "i1"; empty when it sends none."""
     max_tree: Annotated[int, Meta(ge=1, le=1 << 16)]
@@ -202,7 +203,7 @@ class DraftRequest(msgspec.Struct, frozen=True, array_like=True, tag=4):
     max_depth: Count
     """Most levels."""
     branching: Count
-    """Most children of one node; 1 asks for a chain."""
+    """Most children of one node; 1 asks for a chain, and 0 counts as 1."""
     features: Tensor | None = None
     """As in EXTEND."""
     target_us: Microseconds = 0
@@ -225,11 +226,13 @@ class Draft(msgspec.Struct, frozen=True, array_like=True, tag=4):
     parents: NodeParents
     """Index of each node's parent, below its own; -1 for the children of the root."""
     queue_us: Microseconds
-    """Wait for the drafter, in microseconds."""
+    """Of `hub_us`, the wait for the drafter, in microseconds."""
     service_us: Microseconds
-    """Time in the drafter."""
+    """Of `hub_us`, the time in the drafter."""
     hub_us: Microseconds
-    """From receiving the request to sending this, on the hub's clock: the rest of the round trip is the link."""
+    """From receiving the request to sending this, on the hub's clock: the rest of the round trip is the link. Where a
+    tree is sent again, that of the repeated request, and the two parts are 0.
+    """
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -269,6 +272,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Rows of recent verify passes, the root included: some of those that there were, each once."""
     pass_us: PassTimes | None = None
     """For each of them, what such a round usually takes the target itself, without its waiting for the hub."""
+    clamped_rows: Total = 0
+    """Rows so far with a feature that was not finite in float16 and went up as the nearest finite value."""
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -322,7 +327,7 @@ class Error(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """How much of the conversation it ends."""
     tag: Tag | None = None
     """The session it concerns, as the peer named it."""
-    epoch: Epoch = 0
+    epoch: EpochOrNone = 0
     """The request it concerns, 0 for none."""
     retry_after_ms: Count = 0
     """Wait this long before trying the same again."""

@@ -13,6 +13,10 @@ POOR = "poor"
 TIMED = "timed"
 LOCAL = "local"
 IDLE = "idle"
+CLAMPED = "clamped"
+
+WEAK = frozenset({EMPTY, POOR, LOCAL})
+"""Reasons that come of weak drafts."""
 
 MEANINGS = {
     LATE: "the hub's drafts come too late to be waited for",
@@ -23,4 +27,5 @@ MEANINGS = {
     TIMED: "a plain step was timed, to see whether guesses pay",
     LOCAL: "the target's own guesses are worth more than the hub's",
     IDLE: "no answer is in progress",
+    CLAMPED: "features of its model are not finite: drafts are weak",
 }

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from starsd_edge.protocol.features import NO_FEATURES, all_finite, row_bytes, write_features
 from starsd_edge.protocol.messages import MAX_ROWS, MAX_TENSOR_BYTES, Tensor
 
+_ID_BYTES = 5
+"""Of a token id, at most."""
 FIRST_CAPACITY = 256
 """Feature rows made room for at first; doubled whenever they are full, so that a row is copied a constant number of
 times.
@@ -25,6 +27,8 @@ class RowStore:
         self._ids = array("i")
         self._width = feature_width
         self._features = np.empty((FIRST_CAPACITY, feature_width), dtype="<f2")
+        self.clamped = 0
+        """Rows with a feature that was not finite."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -33,7 +37,7 @@ class RowStore:
         """Keep rows.
 
         A feature that is not finite (float16 overflows in some models) is kept as the nearest finite value: the hub
-        would refuse it, and it only sways guesses.
+        would refuse it, and it makes no text wrong; but drafts are weak with it, so the row is counted.
 
         Raises:
             ValueError: features are kept and those given are missing or not [len(ids), F].
@@ -46,15 +50,20 @@ class RowStore:
             kept = self._room(start, len(ids))
             kept[:] = features
             if not all_finite(kept):
+                self.clamped += int((~np.isfinite(kept)).any(axis=1).sum())
                 np.nan_to_num(kept, copy=False)
         self._ids.extend(ids)
 
-    def chunk_end(self, start: int, stop: int, codec: str) -> int:
+    def chunk_end(self, start: int, stop: int, codec: str, most_bytes: int = MAX_TENSOR_BYTES) -> int:
         """Where a message that begins at row `start` has to end, at `stop` at the latest, to stay within the wire's
-        caps with features in this codec.
+        caps with features in this codec, and within `most_bytes` of them unless a single row has more.
         """
         size = row_bytes(codec, self._width)
-        return min(stop, start + (min(MAX_ROWS, MAX_TENSOR_BYTES // size) if size else MAX_ROWS))
+        return min(stop, start + (min(MAX_ROWS, max(1, most_bytes // size)) if size else MAX_ROWS))
+
+    def sent_bytes(self, rows: int, codec: str) -> int:
+        """About as many bytes as so many rows take on their way."""
+        return rows * (row_bytes(codec, self._width) + _ID_BYTES)
 
     def ids(self, start: int, stop: int) -> list[int]:
         """Ids of these rows."""

@@ -52,6 +52,7 @@ class DraftArrived:
         round_trip_us: from sending the request to receiving the draft, on the target's clock.
         hub_us: of that, the time on the hub; the rest is the link.
         frame_bytes: size of the DRAFT on the wire.
+        clamped_rows: rows of the session so far with features that were not finite and went up clamped.
     """
 
     session: TargetSession
@@ -63,6 +64,7 @@ class DraftArrived:
     queue_us: int
     service_us: int
     frame_bytes: int
+    clamped_rows: int = 0
 
 
 @dataclass(frozen=True)

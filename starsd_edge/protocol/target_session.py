@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.protocol.checks import ProtocolError, read_tree
 from starsd_edge.protocol.codes import MALFORMED
+from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Opened, Welcome
 from starsd_edge.protocol.row_store import RowStore
 from starsd_edge.protocol.target_events import DraftArrived
@@ -29,7 +30,7 @@ LAST_RETRY_S = 30.0
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request that went out, and when."""
+    """A request, and when it went out."""
 
     base_len: int
     shape: DraftShape
@@ -54,6 +55,10 @@ class TargetSession:
         self._store = RowStore(link.hello.feature_width if link.hello.codecs else 0)
         self._opened = False
         self._sent = 0
+        self._stop = 0
+        """Rows below this one are to be sent."""
+        self._queued: int | None = None
+        """Epoch of the request that waits for its rows to be sent."""
         self._epoch = 0
         self._asked: dict[int, _Asked] = {}
         self._answered_at: float | None = None
@@ -83,7 +88,9 @@ class TargetSession:
         Raises:
             ValueError: HELLO named a feature codec and the features, [len(ids), F], are missing or of another shape.
         """
+        before = self._store.clamped
         self._store.append(ids, features)
+        self._link.clamped_rows += self._store.clamped - before
 
     def extend(self) -> None:
         """Send the rows not yet sent, in chunks within the wire's caps, asking nothing. No-op while not open."""
@@ -108,7 +115,7 @@ class TargetSession:
         self._epoch += 1
         self._ask(self._epoch, self.rows, self._clamp(shape, welcome))
         if len(self._asked) > MAX_ASKED:
-            del self._asked[next(iter(self._asked))]
+            self.refused(next(iter(self._asked)))
         return self._epoch
 
     def open(self) -> None:
@@ -146,6 +153,8 @@ class TargetSession:
         """The connection is gone: what was asked is void; rows and tag stay."""
         self._opened = False
         self._answered_at = None
+        self._queued = None
+        self._stop = 0
         self._asked.clear()
 
     def forget(self) -> None:
@@ -166,6 +175,7 @@ class TargetSession:
         self.over = True
         self._opened = False
         self._retry_at = None
+        self._queued = None
         self._asked.clear()
 
     def resync(self, from_row: int) -> None:
@@ -206,7 +216,7 @@ class TargetSession:
             )
         tree = read_tree(draft, asked.shape, self._link.hello.vocab_size)
         for epoch in [epoch for epoch in self._asked if epoch <= draft.epoch]:
-            del self._asked[epoch]
+            self.refused(epoch)
         self._failures = self._resyncs = 0
         now = self._link.clock()
         if draft.epoch == self._epoch:
@@ -221,10 +231,13 @@ class TargetSession:
             queue_us=draft.queue_us,
             service_us=draft.service_us,
             frame_bytes=frame_bytes,
+            clamped_rows=0 if self._link.feature_codec == NO_FEATURES else self._store.clamped,
         )
 
     def refused(self, epoch: int) -> bool:
         """The hub will not answer this request; whether it was one."""
+        if epoch == self._queued:
+            self._queued = None
         return self._asked.pop(epoch, None) is not None
 
     def _clamp(self, shape: DraftShape, welcome: Welcome) -> DraftShape:
@@ -233,42 +246,66 @@ class TargetSession:
         clamped = shape.clamp(min(hello.max_tree - 1, welcome.max_nodes), max_depth)
         return DraftShape(clamped.max_nodes, clamped.max_depth, 1 if hello.chains_only else max(1, shape.branching))
 
-    def _ask(self, epoch: int, base_len: int, shape: DraftShape) -> None:
-        """DRAFT_REQUEST with the last chunk of the rows below `base_len`, EXTEND with those before it."""
-        tag = self._open_tag()
+    def pump(self) -> bool:
+        """Send the next message of rows, or the request that follows them, if something waits and the path has room;
+        whether that was so.
+        """
+        queued = self._queued
+        stop = self._stop if queued is None else self._asked[queued].base_len
+        if not self.is_open or (queued is None and self._sent >= stop):
+            return False
         codec = self._link.feature_codec
-        last = self._sent
-        while (end := self._store.chunk_end(last, base_len, codec)) < base_len:
-            last = end
-        self._send_rows(last)
+        start = self._sent
+        end = self._store.chunk_end(start, stop, codec, self._link.chunk_bytes)
+        if not self._link.has_room(self._store.sent_bytes(end - start, codec)):
+            return False
+        if queued is not None and end == stop:
+            self._queued = None
+            self._post_request(queued, start)
+        else:
+            rows = self._store.features(start, end, codec)
+            self._link.post(Extend(self._open_tag(), start, self._store.ids(start, end), rows))
+        self._sent = end
+        return True
+
+    def _ask(self, epoch: int, base_len: int, shape: DraftShape) -> None:
+        """DRAFT_REQUEST with the last chunk of the rows below `base_len`, EXTEND with those before it. One that still
+        waits for room is superseded.
+        """
+        if self._queued is not None:
+            self._asked.pop(self._queued, None)
+        self._asked[epoch] = _Asked(base_len, shape, self._link.clock())
+        self._queued = epoch
+        self._send()
+
+    def _post_request(self, epoch: int, first_row: int) -> None:
         now = self._link.clock()
+        asked = self._asked[epoch] = replace(self._asked[epoch], sent_at=now)
         target_us = 0 if self._answered_at is None else max(0, round((now - self._answered_at) * 1e6))
         self._answered_at = None
-        self._asked[epoch] = _Asked(base_len, shape, now)
         self._link.post(
             DraftRequest(
-                tag=tag,
+                tag=self._open_tag(),
                 epoch=epoch,
-                base_len=base_len,
-                first_row=last,
-                ids=self._store.ids(last, base_len),
-                max_nodes=shape.max_nodes,
-                max_depth=shape.max_depth,
-                branching=shape.branching,
-                features=self._store.features(last, base_len, codec),
+                base_len=asked.base_len,
+                first_row=first_row,
+                ids=self._store.ids(first_row, asked.base_len),
+                max_nodes=asked.shape.max_nodes,
+                max_depth=asked.shape.max_depth,
+                branching=asked.shape.branching,
+                features=self._store.features(first_row, asked.base_len, self._link.feature_codec),
                 target_us=target_us,
             )
         )
-        self._sent = base_len
 
     def _send_rows(self, stop: int) -> None:
-        tag = self._open_tag()
-        codec = self._link.feature_codec
-        while self._sent < stop:
-            end = self._store.chunk_end(self._sent, stop, codec)
-            rows = self._store.features(self._sent, end, codec)
-            self._link.post(Extend(tag, self._sent, self._store.ids(self._sent, end), rows))
-            self._sent = end
+        self._stop = max(self._stop, stop)
+        self._send()
+
+    def _send(self) -> None:
+        """As much as there is room for now; the rest goes out when rows have arrived."""
+        while self.pump():
+            pass
 
     def _open_tag(self) -> bytes:
         if self.tag is None:

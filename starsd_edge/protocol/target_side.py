@@ -58,6 +58,7 @@ from starsd_edge.protocol.target_events import (
 )
 from starsd_edge.protocol.target_link import TargetLink
 from starsd_edge.protocol.target_session import TargetSession
+from starsd_edge.protocol.up_rate import UpRate
 
 __all__ = [
     "DraftArrived",
@@ -101,10 +102,17 @@ class _Probing:
 class TargetProtocol:
     """The link's state and all its sessions."""
 
-    def __init__(self, hello: Hello, clock: Callable[[], float], draft_window: int | None = None) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        clock: Callable[[], float],
+        draft_window: int | None = None,
+        up_rate: UpRate | None = None,
+    ) -> None:
         """Args:
         clock: monotonic seconds.
         draft_window: show the hub only so many of the last rows of a text that it joins; None for all of it.
+        up_rate: tells when rows may go out, and has to be told of marks (`arrived`); None: at once.
 
         Raises:
             ValueError: HELLO names a codec that is not spoken here, or features of which not one row fits a message; a
@@ -117,7 +125,7 @@ class TargetProtocol:
         if draft_window is not None and draft_window < 1:
             raise ValueError(f"a draft window holds at least one row, not {draft_window}")
         self._hello = hello
-        self._link = TargetLink(hello, clock, draft_window)
+        self._link = TargetLink(hello, clock, draft_window, up_rate)
         self._phase = _Phase.DOWN
         self._at_own_port = False
         self._hub_id: str | None = None
@@ -132,12 +140,19 @@ class TargetProtocol:
         """What crossed the wire, all connections together."""
         return self._link.counters
 
+    @property
+    def clamped_rows(self) -> int:
+        """Rows so far with a feature that was not finite: they go up as the nearest finite value."""
+        return self._link.clamped_rows
+
     def connected(self, at_own_port: bool = False) -> None:
         """A WebSocket stands: HELLO goes out. `at_own_port`: it is where `SentOn` said."""
         self.disconnected()
         self._phase = _Phase.GREETING
         self._at_own_port = at_own_port
         self._offences = 0
+        if self._link.up_rate is not None:
+            self._link.up_rate.reset()
         self._link.post(self._hello)
 
     def disconnected(self) -> None:
@@ -170,6 +185,16 @@ class TargetProtocol:
             self._link.counters.count_up(kind, len(frame))
         return [frame for _, frame in outbox]
 
+    def arrived(self, written: int) -> None:
+        """The hub has the first `written` bytes of this connection: rows that waited for room go out."""
+        if self._link.up_rate is not None:
+            self._link.up_rate.arrived(written, self._link.clock())
+        going = list(self._sessions)
+        while going:
+            going = [session for session in going if session.pump()]
+            for session in going:  # whose turn comes last: no session waits for all the rows of another
+                self._sessions[session] = self._sessions.pop(session)
+
     def open_session(self, prompt: Sequence[int], sampling_kind: str) -> TargetSession:
         """Begin the session of a text that begins with this prompt (at least its first token); OPEN goes out now or
         when welcomed. No row is known yet: those of the prompt are appended as they are computed.
@@ -192,7 +217,7 @@ class TargetProtocol:
     def report(self, report: Report) -> None:
         """Tell the hub what only this target knows; nothing goes out while there is no hub that takes it."""
         if self._link.welcome is not None and self._link.welcome.reports:
-            self._link.post(report)
+            self._link.post(msgspec.structs.replace(report, clamped_rows=self._link.clamped_rows))
 
     def probe(self, payload_bytes: int, want_bytes: int) -> int | None:
         """Send so many bytes and ask for so many back; the number of the probe, None while there is no hub that takes

@@ -176,6 +176,15 @@ class DraftTree:
             within &= self._likeliest(branching)
         return self.only(np.flatnonzero(within)[: max(0, max_nodes)])
 
+    def of_vocabulary(self, size: int) -> DraftTree:
+        """The tree without tokens that are not below `size`, and without what hangs from them."""
+        known = self.tokens < size
+        if known.all():
+            return self
+        for node, parent in enumerate(self.parents.tolist()):
+            known[node] &= parent == ROOT or known[parent]
+        return self.only(np.flatnonzero(known))
+
     def only(self, nodes: npt.NDArray[np.intp]) -> DraftTree:
         """The tree of these nodes (ascending, parents included), renumbered."""
         if len(nodes) == len(self):

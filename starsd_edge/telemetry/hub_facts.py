@@ -46,7 +46,7 @@ class QueueDepth:
         requests: draft requests.
         rows: true rows not yet fed to a drafter.
         superseded: requests that were never drafted because a newer one of the same session came, since the start.
-        dropped: requests that were dropped with their session, since the start.
+        dropped: requests that were dropped with their session or its connection, since the start.
     """
 
     requests: Total = 0
@@ -134,6 +134,7 @@ class TargetReport:
     why_off: Label = ""
     pass_rows: Levels | None = None
     pass_us: Levels | None = None
+    clamped_rows: Total = 0
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,8 @@ class HubFacts:
         sessions: held, those of `sessions_away` included.
         sessions_away: whose target has lost its connection and may come back.
         time: of the drafting thread, since the start.
+        unused_s: of its busy time, what went into drafts that nobody was there to take, and into rows of sessions that
+            were gone or away by then.
         busy_ratio: its share of busy time of late.
         dropped: frames and drafts not acted on, by reason.
         auth_failures: connections with no token or a wrong one.
@@ -294,3 +297,4 @@ class HubFacts:
     policy: Label = ""
     policy_in_use: Label = ""
     batches: BatchFacts = field(default_factory=BatchFacts)
+    unused_s: Measure = 0.0

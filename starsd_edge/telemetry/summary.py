@@ -22,6 +22,7 @@ class LinkFigures:
         connections: times the hub accepted this target.
         recent_link_s: of the last drafts, each one's time outside the hub, in seconds.
         is_up: the hub is there now.
+        clamped_rows: rows with a feature of the target's model that was not finite in float16.
     """
 
     drafter: str = ""
@@ -30,6 +31,7 @@ class LinkFigures:
     connections: int = 0
     recent_link_s: tuple[float, ...] = ()
     is_up: bool = False
+    clamped_rows: int = 0
 
 
 @dataclass
@@ -81,6 +83,7 @@ class Figures:
             "rounds_by_drafter": {origin: stats.by_origin.get(origin, 0) for origin in (HUB, NGRAM, NONE)},
             "rounds_off": dict(stats.why_off),
             "late_drafts_used": stats.late,
+            "clamped_rows": link.clamped_rows,
             "bytes_up_per_round": round(stats.bytes_up_per_round, 1),
             "bytes_down_per_round": round(stats.bytes_down_per_round, 1),
             "round_ms": _per_round_ms(stats.round_s, stats),
@@ -103,6 +106,10 @@ class Figures:
             ("rounds", f"{stats.rounds}, {stats.draft_share:.0%} with a draft: {_origins(stats, link)}"),
         ]
         lines += [("off", _off(reason, stats)) for reason in stats.why_off]
+        if link.clamped_rows:
+            lines.append(
+                ("features", f"not finite in {link.clamped_rows} rows, clamped for the hub: its drafts are weak")
+            )
         if stats.survival:
             lines.append(("survival by level", " ".join(f"{share:.2f}" for share in stats.survival)))
         if link.connections:

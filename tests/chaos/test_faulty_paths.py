@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson import hub_link, hub_socket
 from starsd_jetson.decoder import Answer
+from starsd_server.drafters.ngram import NgramDrafter
+from starsd_server.settings import HubSettings
 from tests.support.decoding import request
-from tests.support.linked_target import LinkedTarget
+from tests.support.hub_client import running_hub
+from tests.support.linked_target import LinkedTarget, SlowEngine
 from tests.support.pace import Pace
 from tests.support.proxy import Proxy
-from tests.support.star import CONTEXT, IMPATIENT, nothing_is_left, path_to_a_hub, until
+from tests.support.star import CONTEXT, HANG_S, IMPATIENT, nothing_is_left, path_to_a_hub, until
 
 Fault = Callable[[Proxy], None]
 
@@ -31,7 +36,6 @@ def impatient_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_socket, "HEARTBEAT_S", 1.0)
     monkeypatch.setattr(hub_socket, "OPEN_TIMEOUT_S", 2.0)
     monkeypatch.setattr(hub_link, "WELCOME_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(hub_link, "SEND_TIMEOUT_S", 2.0)
 
 
 class Ride:
@@ -194,3 +198,35 @@ async def test_corrupted_handshakes_end_attempts_and_nothing_else() -> None:
         assert all(target.would_say(answer) for answer, target in zip(answers, targets, strict=True))
         await asyncio.gather(*(asyncio.to_thread(target.link.stop) for target in targets))
         await nothing_is_left(hub)
+
+
+class FeatureReader(NgramDrafter):
+    """Drafts by n-grams and wants features with every row."""
+
+    feature_codecs = ("f2",)
+
+
+async def test_a_slow_link_that_works_is_not_cut_and_brings_a_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """160 KiB of features at 40 kB/s, which takes four times as long as a silent link is kept."""
+    monkeypatch.setattr(hub_socket, "HEARTBEAT_S", 0.5)
+    rows, width = 40, 2048
+    engine = SlowEngine(1, max_context=CONTEXT, feature_width=width)
+    settings = HubSettings(limits=HubLimits(heartbeat_s=0.5))
+    wanted = request(context=CONTEXT)
+    async with (
+        running_hub([FeatureReader(max_sessions=4)], settings) as hub,
+        Proxy(hub.port) as proxy,
+        LinkedTarget(proxy.url, wanted, engine=engine, codecs=["f2"]) as target,
+    ):
+        await asyncio.to_thread(target.connect)
+        prompt = [1, 2, 3, 4] * (rows // 4) + [1]
+        channel = target.link.open_channel(prompt, "greedy")
+        channel.append(prompt[1:], np.ones((rows, width), dtype=np.float16))
+        proxy.up.bytes_per_s = 40_000.0
+        while channel.request(DraftShape(4, 4)) is None:
+            await asyncio.sleep(0.01)
+        arrived = await asyncio.to_thread(channel.wait, HANG_S)
+        assert arrived is not None
+        assert (arrived.base_len, arrived.tree.tokens.tolist()) == (rows, [2, 3, 4, 1])
+        assert (target.link.figures.connections, hub.hub.facts().drafters[0].rows) == (1, rows)
+        assert proxy.up.passed < 1.1 * 2 * rows * width + 5000

@@ -16,6 +16,7 @@ from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_jetson.drafting import Draft
+from starsd_jetson.target import Target
 from starsd_server.drafters.contract import Drafter
 from tests.support.drafter_source import DrafterDrafts
 from tests.support.exactness import EXCEPTIONS, Bench, Case, mismatches
@@ -55,7 +56,7 @@ def bench(tiny_eagle3: TinyEagle3, engine: Engine) -> Bench:
 
 def test_the_head_is_for_features_of_this_target(tiny_eagle3: TinyEagle3, drafter: Drafter) -> None:
     for bundle in (tiny_eagle3.target, tiny_eagle3.target_int8):
-        assert drafter.refuses("any tokenizer", bundle.manifest.fingerprints.feature_fp) is None
+        assert drafter.refuses(Target.open(bundle, "cpu", 1).hello("target", DraftShape(4, 4), LENGTH)) is None
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pytest
 
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
@@ -66,7 +67,7 @@ class Teller:
         self._texts: dict[int, list[int]] = {}
         self._drafts = 0
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         return None
 
     def warm_up(self) -> None:
@@ -82,6 +83,9 @@ class Teller:
         for rows in batch:
             self._texts[rows.session].extend(rows.ids)
         return {}
+
+    def base_len(self, session: int) -> int:
+        return len(self._texts[session]) - 1
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         self._drafts += 1

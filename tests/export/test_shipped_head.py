@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import RoundStats
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.decoder import Request, decode
+from starsd_jetson.target import Target
 from starsd_server.drafters.contract import draft_one, extend_one
 from tests.support.bundle_store import shipped_head
 from tests.support.drafter_source import DrafterDrafts
@@ -37,9 +39,10 @@ def test_it_is_small_enough_to_come_along() -> None:
 
 @pytest.mark.model
 def test_it_fits_the_default_models_features(bundle_fp32: Bundle) -> None:
-    fingerprints = bundle_fp32.manifest.fingerprints
-    assert shipped_head().refuses(fingerprints.tokenizer_fp, fingerprints.feature_fp) is None
-    assert "not those that the head goes on from" in (shipped_head().refuses("", "another") or "")
+    said = Target.open(bundle_fp32, "cpu", 1).hello("target", DraftShape(4, 4), 256)
+    assert shipped_head().refuses(said) is None
+    other = msgspec.structs.replace(said, feature_fp="another")
+    assert "not those that the head goes on from" in (shipped_head().refuses(other) or "")
 
 
 @pytest.mark.model

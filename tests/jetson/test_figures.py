@@ -112,3 +112,9 @@ def test_figures_for_machines_and_people_agree() -> None:
     assert lines["RTT"] == "1.50 ms (least 1.00 ms), drafts 2.00 ms on the link"
     assert lines["bytes per round"] == "50 up, 20 down"
     assert "RTT" not in dict(figures.lines(LinkFigures()))
+    assert (named["clamped_rows"], "features" in lines) == (0, False)
+    clamped = LinkFigures("eagle", clamped_rows=3)
+    assert figures.named(clamped)["clamped_rows"] == 3
+    assert dict(figures.lines(clamped))["features"] == (
+        "not finite in 3 rows, clamped for the hub: its drafts are weak"
+    )

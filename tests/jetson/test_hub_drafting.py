@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from starsd_edge.protocol.reasons import CLOSED, EMPTY, LATE, SILENT
+from starsd_edge.protocol.reasons import CLAMPED, CLOSED, EMPTY, LATE, SILENT
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -50,6 +50,7 @@ class FakeChannel:
     due: list[tuple[float, DraftArrived]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     closed: bool = False
+    clamped_rows: int = 0
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         self.text.extend(ids)
@@ -66,6 +67,7 @@ class FakeChannel:
         self.pending = epoch
         delay, tree, base_len = self.answer(epoch, list(self.text))
         arrived = DraftArrived(None, epoch, base_len, tree, round(delay * 1e6) if delay < NEVER else 0, 0, 0, 0, 40)  # type: ignore[arg-type]
+        arrived = replace(arrived, clamped_rows=self.clamped_rows)
         self.due.append((self.clock.now + delay, arrived))
         return Asked(epoch, 50)
 
@@ -232,6 +234,21 @@ def test_it_says_why_a_round_has_no_draft_of_the_hub(after_s: float, tree: Draft
     desk = Desk(lambda epoch, text: (after_s if epoch == 1 or after_s == NEVER else NEVER, tree, root_of(text)))
     for _ in range(rounds):
         desk.round([1])
+    assert desk.source.why_off == why
+
+
+@pytest.mark.parametrize(
+    ("after_s", "tree", "why"),
+    [
+        (0.02, DraftTree.empty(), CLAMPED),
+        (0.02, DraftTree.chain([3]), ""),
+        (0.4, DraftTree.chain([3]), LATE),  # late drafts are not late because they are weak
+    ],
+)
+def test_weak_drafts_are_put_down_to_features_that_are_not_finite(after_s: float, tree: DraftTree, why: str) -> None:
+    desk = Desk(lambda epoch, text: (after_s, tree, root_of(text)))
+    desk.channel.clamped_rows = 1
+    desk.round([1])
     assert desk.source.why_off == why
 
 

@@ -17,7 +17,7 @@ from starsd_edge.protocol.messages import WIRE_VERSION, Error, Hello, Welcome
 from starsd_edge.protocol.target_side import TargetEvent
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson import hub_link
+from starsd_jetson import hub_link, hub_socket
 from starsd_jetson.decoder import Answer, Piece, Request, decode
 from starsd_jetson.drafting import NgramDrafts
 from starsd_jetson.hub_address import HubAddress
@@ -352,7 +352,7 @@ def test_hub_that_comes_late_joins() -> None:
 
 def test_hub_that_stops_reading_stalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt's features fill every buffer on the way; the answer and the end of the link do not wait for them."""
-    monkeypatch.setattr(hub_link, "SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(hub_socket, "HEARTBEAT_S", 0.25)
     engine = PrefixEngine(9, feature_width=8192, max_context=2048, max_chunk=128)
     wanted = request(prompt=PROMPT * 80, context=2048, max_tokens=20)
     with ScriptedHub(guessing, feature_codec="f2", stalls=True) as hub, linked(hub.url, engine, wanted) as side:

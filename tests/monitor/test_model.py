@@ -84,6 +84,8 @@ def test_what_a_target_says_of_itself() -> None:
     [
         (target(report=TargetReport(why_off="")), DrafterFacts("eagle", warm=True), "on"),
         (target(report=TargetReport(why_off="late")), DrafterFacts("eagle", warm=True), "late"),
+        (target(report=TargetReport(why_off="", clamped_rows=3)), DrafterFacts("eagle", warm=True), "on"),
+        (target(report=TargetReport(why_off="clamped")), DrafterFacts("eagle", warm=True), "clamped"),
         (target(report=TargetReport(why_off="a_new_reason")), DrafterFacts("eagle", warm=True), "a_new_reason"),
         (target(report=TargetReport(why_off="")), DrafterFacts("eagle", warm=False), "warming"),
         (target(report=TargetReport(why_off="")), DrafterFacts("eagle", warm=True, failing=True), "failing"),
@@ -92,6 +94,13 @@ def test_what_a_target_says_of_itself() -> None:
 )
 def test_why_a_target_goes_without_the_hub(facts: TargetFacts, drafter: DrafterFacts, state: str) -> None:
     board = board_of([at(1, replace(facts, drafter="eagle"), drafters=[drafter])])
+    assert board.targets[0].state == state
+
+
+@pytest.mark.parametrize(("clamped", "state"), [(0, "on"), (4, "clamped")])
+def test_drafts_that_are_used_though_features_were_clamped_of_late_are_shown_so(clamped: int, state: str) -> None:
+    before, after = TargetReport(rounds=1, clamped_rows=9), TargetReport(rounds=2, clamped_rows=9 + clamped)
+    board = board_of([at(0, target(0, report=before)), at(1, target(1, report=after))])
     assert board.targets[0].state == state
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from starsd_edge.protocol.checks import ProtocolError
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
-from starsd_edge.protocol.codes import MALFORMED, TOO_BIG
+from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.messages import (
     MAX_FRAME_BYTES,
     MAX_ROWS,
@@ -65,7 +65,7 @@ def test_error_of_before_ref_was_appended_still_decodes() -> None:
 def test_oversized_frame_is_refused_before_it_is_parsed_and_the_limit_is_named() -> None:
     with pytest.raises(ProtocolError, match=str(MAX_FRAME_BYTES)) as refused:
         decode_from_target(b"\x91" * (MAX_FRAME_BYTES + 1))
-    assert refused.value.code == TOO_BIG
+    assert refused.value.code == MALFORMED
     assert refused.value.scope == "frame"
 
 

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, HubLimits, QueueDraft
+from starsd_edge.protocol.codes import MAX_OFFENCES
+from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, HubLimits, QueueDraft
 from starsd_edge.protocol.messages import Draft, DraftRequest, Error, Extend, Open, Resync
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import HubUnderTest, Peer, only
@@ -285,3 +286,49 @@ def test_a_flood_of_requests_leaves_a_bounded_memory_of_them() -> None:
     answered = [hub.answer(peer, request, DraftTree.chain([9])) for request in queued]
     assert sum(map(len, answered)) <= 16
     assert len(answered[-1]) == 1
+
+
+@pytest.mark.parametrize("how", ["the socket", "eight offences", "the target's word", "a takeover"])
+def test_a_request_does_not_outlive_its_connection_however_that_ends(how: str) -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    peer.say(a_request(tag, 1))
+    if how == "the socket":
+        peer.lose()
+    elif how == "eight offences":
+        for _ in range(MAX_OFFENCES):
+            peer.say_frame(b"junk")
+    elif how == "the target's word":
+        peer.say(Error("malformed", "enough", "connection"))
+    else:
+        hub.connect().say(Open(1, 0, 7, resume=tag))
+    assert hub.moves[0] == Away(1)
+    assert (hub.moves[1:] == [Back(1)]) == (how == "a takeover")
+    before = list(hub.moves)
+    peer.lose()
+    assert hub.moves == before
+
+
+def test_a_request_that_went_with_its_connection_may_be_asked_again_under_its_epoch() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    peer.say(a_request(tag, 1))
+    peer.lose()
+    back = hub.connect()
+    back.say(Open(1, 0, 7, resume=tag))
+    hub.done.clear()
+    assert back.say(a_request(tag, 1)) == []
+    queued = hub.take_done(QueueDraft)
+    assert back.say(a_request(tag, 1)) == []
+    assert hub.done == []
+    assert only(Draft, hub.answer(back, queued, DraftTree.chain([9]))).ids == [9]
+
+
+def test_a_resume_on_the_same_connection_loses_no_request() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    peer.say(a_request(tag, 1))
+    queued = hub.take_done(QueueDraft)
+    peer.say(Open(9, 0, 7, resume=tag))
+    assert hub.moves == []
+    assert only(Draft, hub.answer(peer, queued, DraftTree.chain([9]))).ids == [9]

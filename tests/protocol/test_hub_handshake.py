@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from starsd_edge.protocol.checks import Scope
 from starsd_edge.protocol.codec import encode
 from starsd_edge.protocol.hub_side import HangUp, HubLimits, Offer, OwnPort, Refusal, SendOn
 from starsd_edge.protocol.messages import (
@@ -95,7 +96,6 @@ def test_a_drafter_whose_features_the_target_cannot_send_is_refused() -> None:
         Extend(TAG, 0, [1]),
         DraftRequest(TAG, 1, 1, 0, [1], 8, 4, 1),
         Close(TAG),
-        Error("x", "y", "frame"),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -104,6 +104,15 @@ def test_any_message_before_hello_ends_the_connection(message: TargetMessage) ->
     peer = hub.connect_silently()
     error = only(Error, peer.say(message))
     assert (error.code, error.scope) == ("out_of_order", "connection")
+    assert hub.take_done(HangUp).code == 1008
+    assert peer.say(a_hello()) == []
+
+
+@pytest.mark.parametrize("scope", ["frame", "session", "connection"])
+def test_an_error_before_hello_ends_the_connection_and_is_not_answered_with_one(scope: Scope) -> None:
+    hub = HubUnderTest()
+    peer = hub.connect_silently()
+    assert peer.say(Error("x", "y", scope)) == []
     assert hub.take_done(HangUp).code == 1008
     assert peer.say(a_hello()) == []
 
@@ -148,7 +157,7 @@ def test_an_oversized_frame_costs_itself() -> None:
     hub = HubUnderTest()
     peer = hub.connect()
     error = only(Error, peer.say_frame(bytes((1 << 20) + 1)))
-    assert (error.code, error.scope) == ("too_big", "frame")
+    assert (error.code, error.scope) == ("malformed", "frame")
     assert str(1 << 20) in error.message
     assert peer.open()
 

@@ -169,9 +169,9 @@ def test_a_request_behind_a_gap_may_come_again_under_the_same_epoch() -> None:
         Extend(b"", 0, [1, 2], a_tensor(some_features(1))),
         Extend(b"", 0, [1], a_tensor(np.full((1, WIDTH), np.inf, np.float16))),
         Extend(b"", 50, [1], a_tensor(some_features(1, width=4))),
-        DraftRequest(b"", 0, 1, 0, [1], 8, 4, 1, a_tensor(some_features(1))),
+        DraftRequest(b"", 1, 1, 0, [1], 8, 4, 1, a_tensor(some_features(2))),
     ],
-    ids=["id", "no features", "fewer features", "infinite", "narrow, behind a gap", "epoch 0"],
+    ids=["id", "no features", "fewer features", "infinite", "narrow, behind a gap", "request"],
 )
 def test_rows_that_cannot_be_end_the_session_and_nothing_of_them_is_kept(message: Extend | DraftRequest) -> None:
     hub = HubUnderTest(codec="f2")
@@ -183,6 +183,15 @@ def test_rows_that_cannot_be_end_the_session_and_nothing_of_them_is_kept(message
     assert (error.code, error.scope, error.tag) == ("malformed", "session", tag)
     assert hub.take_done(DropSession).session == 1
     assert peer.say(Extend(other, 0, [1], a_tensor(some_features(1)))) == []
+
+
+def test_a_request_of_epoch_0_costs_itself() -> None:
+    hub = HubUnderTest()
+    peer, tag = opened(hub)
+    error = only(Error, peer.say(DraftRequest(tag, 0, 1, 0, [1], 8, 4, 1)))
+    assert (error.code, error.scope, error.tag) == ("malformed", "frame", None)
+    assert "epoch" in error.message or ">= 1" in error.message
+    assert peer.say(Extend(tag, 0, [1])) == []
 
 
 def test_a_target_that_breaks_session_after_session_is_shown_out() -> None:

@@ -182,7 +182,7 @@ def test_an_oversized_frame_is_dropped() -> None:
     target = TargetUnderTest()
     target.connect()
     assert target.protocol.receive(bytes((1 << 20) + 1)) == []
-    assert target.protocol.counters.dropped["too_big"] == 1
+    assert target.protocol.counters.dropped["malformed"] == 1
 
 
 def test_text_from_the_hub_cannot_steer_the_terminal() -> None:

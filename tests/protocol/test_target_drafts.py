@@ -121,8 +121,9 @@ def test_shapes_are_cut_before_they_are_asked_for(
         a_draft(ids=[1], parents=[0]),
         a_draft(base_len=3),
         a_draft(base_len=5),
+        a_draft(epoch=0),
     ],
-    ids=["nodes", "depth", "branching", "id", "lengths", "cycle", "no root", "earlier base", "later base"],
+    ids=["nodes", "depth", "branching", "id", "lengths", "cycle", "no root", "earlier base", "later base", "epoch 0"],
 )
 def test_a_draft_that_breaks_what_was_asked_is_dropped_and_counted(draft: Draft) -> None:
     target, session = opened()
@@ -141,7 +142,7 @@ def test_limits_are_those_of_the_request_and_not_of_the_moment() -> None:
     assert len(only(DraftArrived, target.hear(a_draft(1, ids=[1, 2, 3, 4]))).tree) == 4
 
 
-@pytest.mark.parametrize("draft", [a_draft(epoch=0), a_draft(epoch=2), Draft(b"?" * 16, 1, 4, [], [], 0, 0, 0)])
+@pytest.mark.parametrize("draft", [a_draft(epoch=2), Draft(b"?" * 16, 1, 4, [], [], 0, 0, 0)])
 def test_a_draft_that_nobody_asked_for_is_dropped(draft: Draft) -> None:
     target, session = opened()
     session.request(DraftShape(8, 4))

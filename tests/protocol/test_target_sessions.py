@@ -19,6 +19,7 @@ from starsd_edge.protocol.messages import (
     Open,
     Opened,
     Ready,
+    Report,
     Resync,
 )
 from starsd_edge.protocol.target_side import (
@@ -552,3 +553,22 @@ def test_ready_alone_does_not_open_what_the_hub_has_not_opened() -> None:
     session = target.protocol.open_session([7], "greedy")
     assert [type(event).__name__ for event in target.hear(Ready("ngram"))] == ["HubReady"]
     assert not session.is_open
+
+
+@pytest.mark.parametrize(("codec", "told"), [("f2", 2), ("i1", 2), ("none", 0)])
+def test_rows_with_features_that_are_not_finite_are_counted(codec: str, told: int) -> None:
+    """In all of a target's reports, and in the drafts of the session where its features travel."""
+    target = TargetUnderTest(codecs=["f2", "i1"])
+    target.connect(a_welcome(feature_codec=codec, reports=True))
+    session = target.open(TAG)
+    features = some_features(4)
+    features[0, :3] = [np.nan, np.inf, -np.inf]
+    features[2, 7] = np.inf
+    session.append([1, 2, 3, 4], features)
+    session.append([5], some_features(1))
+    session.request(SHAPE)
+    request = only(DraftRequest, target.sent())
+    arrived = only(DraftArrived, target.hear(Draft(TAG, request.epoch, request.base_len, [1], [-1], 0, 0, 0)))
+    assert arrived.clamped_rows == told
+    target.protocol.report(Report(1, 1, 0, 2, 30, 0, 20, 5))
+    assert only(Report, target.sent()).clamped_rows == 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
@@ -10,9 +13,12 @@ from starsd_server.draft_queue import Absorb, Batch, DraftQueue, Work
 NOW = 10.0
 
 
-def put_requests(queue: DraftQueue, shapes: dict[int, DraftShape]) -> None:
+def put_requests(
+    queue: DraftQueue, shapes: dict[int, DraftShape], rows: Mapping[int, int] = MappingProxyType({})
+) -> None:
+    """One for each session, under a root with so many rows before it."""
     for session, shape in shapes.items():
-        queue.put(QueueDraft(session, 1, 0, shape, received_at=0.01 * session))
+        queue.put(QueueDraft(session, 1, rows.get(session, 0), shape, received_at=0.01 * session))
 
 
 def put_rows(queue: DraftQueue, session: int, count: int) -> None:
@@ -68,9 +74,10 @@ def test_a_shallow_tree_goes_along_with_a_deep_one_that_is_more_urgent() -> None
 
 def test_a_batch_takes_the_rest_of_one_prefill_and_not_of_many() -> None:
     queue = DraftQueue(rows_per_turn=64)
-    for session, rows in {1: 60, 2: 60, 3: 4, 4: 30}.items():
-        put_rows(queue, session, rows)
-    put_requests(queue, dict.fromkeys([1, 2, 3, 4], DraftShape(4, 4, 1)))
+    rows = {1: 60, 2: 60, 3: 4, 4: 30}
+    for session, count in rows.items():
+        put_rows(queue, session, count)
+    put_requests(queue, dict.fromkeys(rows, DraftShape(4, 4, 1)), rows)
     assert sessions_of(queue.take(NOW)) == [1, 3, 4]
     assert sessions_of(queue.take(NOW)) == [2]
 

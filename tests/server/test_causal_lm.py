@@ -17,6 +17,7 @@ from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 from starsd_server.drafters.causal_lm import MAX_BRANCHING, CausalLmDrafter
 from starsd_server.drafters.contract import SessionRefusedError, draft_one, extend_one
 from starsd_server.drafters.spine import top_candidates
+from tests.support.hub_client import hello
 from tests.support.prefix_engine import PrefixEngine
 
 FP = "f" * 64
@@ -278,8 +279,8 @@ def test_ids_outside_the_vocabulary_never_reach_the_model(token: int) -> None:
 
 def test_only_the_tokenizer_has_to_fit() -> None:
     drafter = drafter_on(PrefixEngine())
-    assert drafter.refuses(FP, "any") is None
-    reason = drafter.refuses("0" * 64, "any")
+    assert drafter.refuses(hello(tokenizer_fp=FP, feature_fp="any")) is None
+    reason = drafter.refuses(hello(tokenizer_fp="0" * 64))
     assert reason is not None
     assert FP in reason
     assert "0" * 64 in reason

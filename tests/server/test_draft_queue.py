@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import Absorb, Answer, Batch, Begin, DraftQueue, End, Work
@@ -20,6 +20,7 @@ NOW = 10.0
 
 
 def request(session: int, epoch: int = 1, base_len: int = 0) -> QueueDraft:
+    """Under a root with so many rows before it."""
     return QueueDraft(session, epoch, base_len, SHAPE, received_at=float(epoch))
 
 
@@ -89,16 +90,78 @@ def test_rows_come_with_the_request_that_follows_them_as_one_piece() -> None:
     queue = DraftQueue(max_batch=1, rows_per_turn=8)
     queue.put(feed(1, 0, 3))
     queue.put(feed(1, 3, 2))
-    queue.put(request(1))
+    queue.put(request(1, base_len=5))
     work = alone(queue.take(NOW))
     assert work.rows is not None
     assert (work.rows.first_row, list(work.rows.ids)) == (0, [0, 1, 2, 3, 4])
 
 
+def rows_and_root(work: Work | None) -> tuple[list[int], int]:
+    answer = alone(work)
+    return ([] if answer.rows is None else list(answer.rows.ids)), answer.request.base_len
+
+
+def test_a_request_sees_the_rows_before_its_root_and_no_others() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=8)
+    queue.put(feed(1, 0, 3))
+    queue.put(request(1, epoch=1, base_len=3))
+    queue.put(feed(1, 3, 2))
+    assert rows_and_root(queue.take(NOW)) == ([0, 1, 2], 3)
+    queue.put(feed(1, 5, 1))
+    queue.put(request(1, epoch=2, base_len=6))
+    queue.put(feed(1, 6, 2))
+    queue.put(request(1, epoch=3, base_len=8))  # in place of the one before, with what came between
+    queue.put(feed(1, 8, 1))
+    assert rows_and_root(queue.take(NOW)) == ([3, 4, 5, 6, 7], 8)
+    assert told(drain(queue)) == [("feed", 1, 1)]
+
+
+def test_what_came_after_a_request_goes_to_the_drafter_after_it_also_in_a_long_prefill() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=10, drafts_per_feed=1)
+    queue.put(feed(1, 0, 25))
+    queue.put(request(1, base_len=25))
+    queue.put(feed(1, 25, 300))
+    queue.put(request(2))
+    assert told(drain(queue))[:4] == [("draft", 2, 0), ("feed", 1, 10), ("feed", 1, 10), ("draft", 1, 5)]
+
+
+def test_rows_that_only_come_after_a_request_stay_until_it_is_served() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=10)
+    queue.put(request(1, base_len=0))
+    queue.put(feed(1, 0, 4))
+    assert told(drain(queue)) == [("draft", 1, 0), ("feed", 1, 4)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 30), st.booleans(), st.booleans()), max_size=40))
+def test_whatever_comes_and_when_a_drafter_stands_at_the_root_that_is_asked_for(
+    steps: list[tuple[int, int, bool, bool]],
+) -> None:
+    queue = DraftQueue(max_batch=2, rows_per_turn=10)
+    held, sent = dict.fromkeys((1, 2, 3), 0), dict.fromkeys((1, 2, 3), 0)
+
+    def work_off(work: Work | None) -> None:
+        batch = [(a.request, a.rows) for a in work.answers] if isinstance(work, Batch) else []
+        for rows in [work.rows] if isinstance(work, Absorb) else [rows for _, rows in batch if rows is not None]:
+            assert rows.first_row == held[rows.session]
+            held[rows.session] += len(rows.ids)
+        assert [held[asked.session] for asked, _ in batch] == [asked.base_len for asked, _ in batch]
+
+    for epoch, (session, count, asks, works) in enumerate(steps, 1):
+        queue.put(feed(session, sent[session], count))
+        sent[session] += count
+        if asks:
+            queue.put(request(session, epoch, sent[session]))
+        if works:
+            work_off(queue.take(NOW))
+    for work in drain(queue):
+        work_off(work)
+    assert held == sent
+
+
 def test_a_long_prefill_goes_in_turns_and_other_sessions_are_served_between() -> None:
     queue = DraftQueue(max_batch=1, rows_per_turn=10, drafts_per_feed=2)
     queue.put(feed(9, 0, 35))
-    queue.put(request(9))
+    queue.put(request(9, base_len=35))
     for session in range(1, 5):
         queue.put(request(session))
     assert told(drain(queue)) == [
@@ -161,7 +224,7 @@ def test_features_that_wait_are_counted_for_their_key_until_they_are_taken_or_dr
     work = queue.take(NOW)
     assert isinstance(work, Absorb)
     assert queue.waiting_bytes("alice") == 9 * 16
-    queue.put(request(2))
+    queue.put(request(2, base_len=2))
     assert alone(queue.take(NOW)).request.session == 2
     assert queue.waiting_bytes("alice") == 7 * 16
     queue.put(DropSession(1))
@@ -268,3 +331,30 @@ def test_every_row_arrives_once_in_order_and_before_its_request(
     assert {session: len(rows) for session, rows in got.items()} == sent
     assert answered == epochs
     assert not isinstance(queue.take(NOW), End)
+
+
+def test_the_request_of_a_session_that_is_away_is_gone_and_its_rows_come_last() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=64)
+    queue.put(feed(1, 0, 70))
+    queue.put(request(1))
+    queue.put(Away(1))
+    queue.put(feed(2, 0, 70))
+    queue.put(request(3))
+    assert (queue.depth.requests, queue.depth.dropped) == (1, 1)
+    assert told(drain(queue)) == [
+        ("draft", 3, 0),
+        ("feed", 2, 64),
+        ("feed", 2, 6),
+        ("feed", 1, 64),
+        ("feed", 1, 6),
+    ]
+
+
+def test_a_session_that_is_back_is_as_any_other() -> None:
+    queue = DraftQueue(max_batch=1, rows_per_turn=64)
+    queue.put(Away(1))
+    queue.put(Back(1))
+    queue.put(feed(1, 0, 2))
+    queue.put(request(1, epoch=2, base_len=2))
+    assert told(drain(queue)) == [("draft", 1, 2)]
+    assert queue.depth.dropped == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +17,7 @@ from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree  # noqa: E402
 from starsd_server.drafters.contract import SessionRefusedError, extend_one  # noqa: E402
 from starsd_server.drafters.eagle_draft import MAX_GUESSES  # noqa: E402
+from tests.support.hub_client import hello  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
     FEATURE_FP,
     VOCAB,
@@ -343,8 +345,9 @@ def test_features_beyond_what_the_head_can_count_cost_their_session_only() -> No
 
 def test_a_head_fits_the_features_it_was_trained_on() -> None:
     drafter = drafter_on(random_engine())
-    assert drafter.refuses("any tokenizer", FEATURE_FP) is None
-    reason = drafter.refuses("any tokenizer", "e" * 64)
+    fits = hello(feature_fp=FEATURE_FP, feature_kind="last_hidden", feature_width=WIDTH, tokenizer_fp="any")
+    assert drafter.refuses(fits) is None
+    reason = drafter.refuses(msgspec.structs.replace(fits, feature_fp="e" * 64))
     assert reason is not None
-    assert "e" * 16 in reason
-    assert "f" * 16 in reason
+    assert "e" * 64 in reason
+    assert "f" * 64 in reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Sen
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
+from starsd_server.drafters.eagle import FEATURES_OF
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.worker import Drafted, DraftingDesk
@@ -50,7 +52,13 @@ class EagleStar:
             waiting_bytes=self.queue.waiting_bytes,
         )
         self.hub.ready("eagle")
-        hello = a_hello(vocab_size=VOCAB, feature_fp=FEATURE_FP, feature_width=WIDTH, codecs=[codec])
+        hello = a_hello(
+            vocab_size=VOCAB,
+            feature_fp=FEATURE_FP,
+            feature_kind=FEATURES_OF[kind],
+            feature_width=WIDTH,
+            codecs=[codec],
+        )
         self.target = TargetProtocol(hello, Clock(), window)
         self.connect()
 
@@ -140,6 +148,7 @@ async def test_a_target_over_a_real_link_says_what_it_says_alone(kind: str, code
     """The head is random: now and then it guesses right, and whether it does must not show."""
     wanted = request(shape=SHAPE, max_tokens=60)
     engine = SlowEngine(1, max_context=wanted.context, feature_width=WIDTH)
+    engine.spec = replace(engine.spec, feature_kind=FEATURES_OF[kind])
     head = random_engine(kind, vocab_size=WORDS, draft_vocab_size=WORDS - 1)
     async with (
         running_hub([drafter_on(head)], required=True) as hub,

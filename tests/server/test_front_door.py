@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.frames import Opcode
 
+from starsd_edge.protocol.codes import CLOSE_STUCK
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES
 from starsd_server.binding import bind
 from starsd_server.front_door import FrontDoor, Page
@@ -278,13 +280,79 @@ def stalled(home: House) -> Any:
     return home.connect(max_queue=1, ping_interval=None)
 
 
-async def test_a_reader_too_far_behind_is_cut_off_and_the_others_notice_nothing() -> None:
+async def test_a_reader_behind_is_not_cut_off_but_nothing_more_is_read_from_it() -> None:
+    """3 MB for it, more than its buffers hold, and more frames than the window."""
     async with house(max_waiting_frames=8, send_timeout_s=60) as home, home.connect() as good:
         async with stalled(home) as slow:
             slow.transport.pause_reading()
-            await slow.send(b"flood9")
-            await until(lambda: len(home.echo.gone) == 1)
+            await slow.send(b"flood64")
+            await until(lambda: bool(home.echo.peers) and home.echo.peers[-1].traffic.frames_in == 1)
+            for _ in range(20):
+                await slow.send(b"more")
+            assert await is_served(good)
+            assert home.echo.peers[-1].traffic.frames_in == 1
+            slow.transport.resume_reading()
+            sizes = [len(await asyncio.wait_for(slow.recv(), PATIENCE_S)) for _ in range(64 + 20)]
+            assert sizes == [256 << 10] * 64 + [4] * 20
         assert await is_served(good)
+
+
+@pytest.mark.parametrize("count", [64, 80, 1000])
+async def test_a_target_that_reads_is_answered_however_much_it_sends_at_once(count: int) -> None:
+    async with house() as home, home.connect(max_queue=None) as eager:
+        await asyncio.gather(*(eager.send(b"%d" % number) for number in range(count)))
+        answers = [await asyncio.wait_for(eager.recv(), PATIENCE_S) for _ in range(count)]
+        assert answers == [b"%d" % number for number in range(count)]
+
+
+async def test_a_reader_that_takes_nothing_in_is_told_so_if_it_reads_again() -> None:
+    async with house(send_timeout_s=0.4, heartbeat_s=60) as home, stalled(home) as slow:
+        slow.transport.pause_reading()
+        await slow.send(b"flood200")
+        await until(lambda: bool(home.echo.peers) and home.echo.peers[0].leaving)
+        slow.transport.resume_reading()
+        assert await close_code(slow.recv) == CLOSE_STUCK
+        assert slow.close_reason == "it took nothing in for 0.4 s"
+
+
+def without_pongs(websocket: Any) -> Any:
+    """A client whose answers to pings are stuck for ever."""
+    send_frame = websocket.protocol.send_frame
+    websocket.protocol.send_frame = lambda frame: None if frame.opcode is Opcode.PONG else send_frame(frame)
+    return websocket
+
+
+async def test_what_arrives_is_life_though_no_ping_is_answered_and_silence_is_none() -> None:
+    async with house(heartbeat_s=1.0) as home, home.connect(ping_interval=None) as slow:
+        async with home.connect(ping_interval=None) as silent:
+            assert await is_served(without_pongs(silent))
+            without_pongs(slow)
+            listening = asyncio.ensure_future(close_code(silent.recv))
+            while not listening.done():
+                assert await is_served(slow)
+                await asyncio.sleep(0.05)
+            assert (listening.result(), silent.close_reason) == (CLOSE_STUCK, "nothing came from it for 2 s")
+        assert await is_served(slow)
+
+
+async def test_pings_of_a_peer_that_reads_nothing_do_not_fill_the_memory() -> None:
+    async with house() as home, home.connect() as good, stalled(home) as flood:
+        assert await is_served(flood)
+        flood.transport.pause_reading()
+        ping = b"\x89\xfd\0\0\0\0" + bytes(125)
+        while not home.echo.gone:
+            flood.transport.write(ping * 1000)
+            await asyncio.sleep(0)
+        assert await is_served(good)
+
+
+async def test_a_hub_that_stood_still_cuts_nobody_off() -> None:
+    async with house(heartbeat_s=0.25) as home, home.connect() as websocket:
+        assert await is_served(websocket)
+        for _ in range(3):
+            time.sleep(1.0)
+            await asyncio.sleep(0.1)
+            assert await is_served(websocket)
 
 
 async def test_a_reader_that_stands_still_is_cut_off_when_a_send_takes_too_long() -> None:

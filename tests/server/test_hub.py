@@ -21,7 +21,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, QUOTA, UNKNOWN_SESSION
 from starsd_edge.protocol.features import write_features
 from starsd_edge.protocol.hub_side import HubLimits
-from starsd_edge.protocol.messages import Error, Extend, Open, Opened
+from starsd_edge.protocol.messages import Error, Extend, Hello, Open, Opened
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.feed import FEED_VERSION, Snapshot
@@ -65,21 +65,27 @@ class Moody:
 
     def __init__(self, on_draft: Callable[[int], None]) -> None:
         self.on_draft = on_draft
+        self._base_lens: dict[int, int] = {}
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         return None
 
     def warm_up(self) -> None:
         pass
 
     def open(self, session: int, first_row: int, t_first: int) -> None:
-        pass
+        self._base_lens[session] = first_row
 
     def close(self, session: int) -> int:
         return 0
 
     def extend(self, batch: Sequence[NewRows]) -> Failures:
+        for rows in batch:
+            self._base_lens[rows.session] += len(rows.ids)
         return {}
+
+    def base_len(self, session: int) -> int:
+        return self._base_lens[session]
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         for session in batch:
@@ -577,3 +583,40 @@ async def test_of_two_hubs_that_start_on_one_port_at_once_the_second_says_it_is_
             hub = Hub(DrafterRegistry([fallback], fallback, required=False), HubSettings(), time.monotonic)
             with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use"):
                 await hub.start(second)
+
+
+async def test_nothing_is_drafted_for_those_who_have_left_and_what_was_is_counted() -> None:
+    """The drafter stands still over the first of 24 requests until the sockets of all are gone."""
+    began, gone = threading.Event(), threading.Event()
+    drafted: list[int] = []
+
+    def on_draft(session: int) -> None:
+        drafted.append(session)
+        began.set()
+        assert gone.wait(PATIENCE_S)
+
+    settings = HubSettings(drafting=DraftingSettings(max_batch=1))
+    async with running_hub([Moody(on_draft)], settings) as hub, hub.client() as last:
+        crowd = [HubClient(await hub.client_websocket()) for _ in range(24)]
+        for client in crowd:
+            await client.introduce()
+            tag = await client.open([1, 2, 3])
+            await client.ask(tag, 1, [1, 2, 3], 2)
+        assert await asyncio.to_thread(began.wait, PATIENCE_S)
+        while hub.hub.facts().queue.requests < len(crowd) - 1:
+            await asyncio.sleep(0.01)
+        for client in crowd:
+            client.websocket.transport.abort()
+        while hub.hub.facts().sessions_away < len(crowd):
+            await asyncio.sleep(0.01)
+        assert (hub.hub.facts().queue.requests, hub.hub.facts().queue.dropped) == (0, len(crowd) - 1)
+        await last.introduce()
+        tag = await last.open([1, 2, 3])
+        gone.set()
+        await last.draft(tag, 1, [1, 2, 3], 2)
+        assert len(drafted) == 2
+        facts = hub.hub.facts()
+        assert 0 < facts.unused_s <= facts.time.busy_s
+        families = {each.name: each for each in text_string_to_metric_families((await hub.get("/metrics"))[1])}
+        assert families["starsd_hub_unused_seconds"].samples[0].value == facts.unused_s
+        assert families["starsd_stale_drops"].samples[0].value >= len(crowd) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from starsd_edge.protocol.codes import FINGERPRINT
@@ -32,7 +33,7 @@ def eagle(*, required: bool = False) -> DrafterRegistry:
 
 
 def featured(codecs: list[str]) -> Hello:
-    return hello(feature_fp="f" * 64, feature_width=32, codecs=codecs)
+    return hello(feature_fp="f" * 64, feature_kind="last_hidden", feature_width=32, codecs=codecs)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,48 @@ def test_a_target_with_other_features_is_told_both_and_the_command_that_makes_a_
     offer = eagle().offer(hello(feature_fp="e" * 64, feature_width=32, codecs=["f2"]))
     assert isinstance(offer, Offer)
     assert offer.drafter == "ngram"
-    for part in ("e" * 16, "f" * 16, "`starsd-edge export MODEL --features-for HEAD`"):
+    for part in ("e" * 64, "f" * 64, "`starsd-edge export MODEL --features-for HEAD`"):
         assert part in offer.notice
+
+
+@pytest.mark.parametrize("named", ["tokenizer", "features"])
+def test_a_refusal_shows_what_differs_however_late_it_does(named: str) -> None:
+    """Two that begin alike must not be printed alike."""
+    if named == "tokenizer":
+        ours, theirs, drafters = TOKENIZER_FP, TOKENIZER_FP[:-1] + "b", registry(TOKENIZER_FP, required=True)
+    else:
+        ours, theirs, drafters = "f" * 64, "f" * 63 + "e", eagle(required=True)
+    field = {"tokenizer": "tokenizer_fp", "features": "feature_fp"}[named]
+    refusal = drafters.offer(hello(**{field: theirs}))
+    assert isinstance(refusal, Refusal)
+    assert f" {ours}" in refusal.message or f"({ours}" in refusal.message
+    assert f" {theirs} " in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"feature_width": 31}, ("31", "32")),
+        ({"feature_width": 0}, ("0 values", "32")),
+        ({"feature_kind": "fused_states"}, ("'fused_states'", "'last_hidden'")),
+        ({"feature_kind": "none"}, ("'none'", "'last_hidden'")),
+        ({"feature_kind": "Last_Hidden"}, ("'Last_Hidden'", "'last_hidden'")),
+        ({"vocab_size": 51}, ("51", "50")),
+    ],
+)
+def test_what_a_head_could_not_go_on_from_is_refused_in_the_handshake(
+    changed: dict[str, object], named: tuple[str, str]
+) -> None:
+    said = msgspec.structs.replace(featured(["f2"]), **changed)
+    refusal = eagle(required=True).offer(said)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == FINGERPRINT
+    for part in named:
+        assert part in refusal.message
+    offer = eagle().offer(said)
+    assert isinstance(offer, Offer)
+    assert (offer.drafter, offer.feature_codec) == ("ngram", "none")
+    assert named[0] in offer.notice
 
 
 def test_another_padding_of_the_same_vocabulary_fits() -> None:

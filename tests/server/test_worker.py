@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
@@ -40,7 +41,7 @@ class FakeDrafter:
     on_draft: Callable[[int], None] = lambda session: None
     warm_up_error: Exception | None = None
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         return None
 
     def warm_up(self) -> None:
@@ -59,6 +60,9 @@ class FakeDrafter:
         for rows in batch:
             self.rows[rows.session] += len(rows.ids)
         return {}
+
+    def base_len(self, session: int) -> int:
+        return self.rows[session]
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         self.clock.now += self.cost
@@ -113,6 +117,30 @@ def test_a_request_is_answered_with_its_own_epoch_base_and_durations(bench: Benc
     bench.request(1, epoch=7, base_len=2)
     bench.clock.now += 0.5
     assert bench.work(2) == [Drafted(1, 7, 2, DraftTree.chain([2]), queue_us=500_000, service_us=250_000)]
+
+
+def test_rows_that_come_while_a_request_waits_are_not_in_its_tree(bench: Bench) -> None:
+    bench.open(1)
+    bench.queue.put(Feed(NewRows(1, 0, [5, 6]), "alice"))
+    bench.request(1, epoch=7, base_len=2)
+    bench.queue.put(Feed(NewRows(1, 2, [7, 8, 9]), "alice"))
+    drafted = bench.work(2)
+    assert [(each.base_len, each.tree) for each in drafted if isinstance(each, Drafted)] == [(2, DraftTree.chain([2]))]
+    bench.request(1, epoch=8, base_len=5)
+    assert [each.tree for each in bench.work(2) if isinstance(each, Drafted)] == [DraftTree.chain([5])]
+
+
+def test_no_tree_is_handed_out_for_a_root_that_the_drafter_does_not_stand_at() -> None:
+    bench = bench_of(max_batch=16)
+    for session in (1, 2):
+        bench.open(session)
+        bench.request(session, base_len=session - 1)  # of the second no row has come
+    outcomes = bench.work(3)
+    assert [(type(outcome), outcome.session) for outcome in outcomes if not isinstance(outcome, Warm)] == [
+        (Failed, 2),
+        (Drafted, 1),
+    ]
+    assert sorted(bench.drafter.rows) == [1]
 
 
 def test_time_is_booked_as_it_was_spent(bench: Bench) -> None:
@@ -210,7 +238,7 @@ def test_one_of_a_batch_that_the_drafter_raises_for_costs_the_others_nothing() -
     bench.work(3)
     for session in (1, 2, 3):
         bench.queue.put(Feed(NewRows(session, 0, [5] * session), "alice"))
-        bench.request(session)
+        bench.request(session, base_len=session)
     outcomes = bench.work(1)
     assert {outcome.session: type(outcome) for outcome in outcomes if not isinstance(outcome, Warm)} == {
         1: Drafted,
@@ -237,7 +265,7 @@ def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: p
     bench.work(3)
     for session in (1, 2, 3):
         bench.queue.put(Feed(NewRows(session, 0, [13 if session == 2 else 5]), "alice"))
-        bench.request(session, epoch=4)
+        bench.request(session, epoch=4, base_len=1)
     outcomes = bench.work(1)
     assert Failed(2, 4, "no such token") in outcomes
     drafted = [outcome for outcome in outcomes if isinstance(outcome, Drafted)]
@@ -286,8 +314,8 @@ def test_where_taking_in_rows_raises_all_whose_rows_they_were_are_lost(monkeypat
     bench.work(3)
     for session in (1, 2):
         bench.queue.put(Feed(NewRows(session, 0, [5]), "alice"))
-    for session in (1, 2, 3):
-        bench.request(session)
+        bench.request(session, base_len=1)
+    bench.request(3)
     outcomes = bench.work(1)
     assert [outcome.session for outcome in outcomes if isinstance(outcome, Failed)] == [1, 2]
     assert [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)] == [3]

@@ -244,7 +244,7 @@ class LossyStar:
         """An honest target is never told that its rows or frames are wrong."""
         message = decode_from_hub(frame)
         if isinstance(message, Error):
-            assert message.code not in {"malformed", "too_big", "row_conflict", "context_full"}, message
+            assert message.code not in {"malformed", "row_conflict", "context_full"}, message
 
     def hear(self, events: list[TargetEvent]) -> None:
         """What the target's link does with events; drafts are checked and kept."""

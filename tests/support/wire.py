@@ -13,6 +13,8 @@ from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, enco
 from starsd_edge.protocol.features import read_features, write_features
 from starsd_edge.protocol.hub_shapes import ShapeChooser
 from starsd_edge.protocol.hub_side import (
+    Away,
+    Back,
     HubAction,
     HubConnection,
     HubLimits,
@@ -131,7 +133,9 @@ class HubUnderTest:
     shapes: ShapeChooser | None = None
     now: float = 100.0
     done: list[HubAction] = field(default_factory=list)
-    """Actions other than Send, in order."""
+    """Actions other than Send and those in `moves`, in order."""
+    moves: list[Away | Back] = field(default_factory=list)
+    """Sessions that lost their connection or got one again."""
 
     def __post_init__(self) -> None:
         self._tags = 0
@@ -160,7 +164,8 @@ class HubUnderTest:
     def carry_out(self, actions: list[HubAction], connection: HubConnection) -> list[HubMessage]:
         """The messages sent on this connection; the rest goes to `done`."""
         sent = [action for action in actions if isinstance(action, Send)]
-        self.done += [action for action in actions if not isinstance(action, Send)]
+        self.moves += [action for action in actions if isinstance(action, Away | Back)]
+        self.done += [action for action in actions if not isinstance(action, Send | Away | Back)]
         return [decode_from_hub(action.frame) for action in sent if action.connection is connection]
 
     def take_done(self, kind: type[Kind]) -> Kind:

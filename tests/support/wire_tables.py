@@ -44,9 +44,14 @@ def _messages() -> str:
     return "\n\n".join(_message(kind) for kind in kinds)
 
 
+def message_name(kind: type) -> str:
+    """As the page calls it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+
+
 def _message(kind: type[msgspec.Struct]) -> str:
     tag = kind.__struct_config__.tag
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+    name = message_name(kind)
     meanings = _docstrings(kind)
     first = 0 if tag is None else 1
     rows = ["| # | field | type | meaning |", "|---|---|---|---|"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence as ListLike
 
 import numpy as np
 
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -47,6 +48,7 @@ class CausalLmDrafter:
         self._name = name
         self._sessions: dict[int, _Session | None] = {}
         """None once the text is longer than the model's context: nothing is drafted from there on, and nothing kept."""
+        self._base_lens: dict[int, int] = {}
 
     @property
     def kind(self) -> str:
@@ -63,11 +65,11 @@ class CausalLmDrafter:
         """See `Drafter`: ids are enough."""
         return ()
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         """See `Drafter`: only the tokenizers must be the same; a padded vocabulary may differ in size."""
-        if tokenizer_fp == self._tokenizer_fp:
+        if hello.tokenizer_fp == self._tokenizer_fp:
             return None
-        return f"the target's tokenizer {tokenizer_fp[:64]} is not the drafter's {self._tokenizer_fp[:64]}"
+        return f"the target's tokenizer {hello.tokenizer_fp} is not the drafter's {self._tokenizer_fp}"
 
     def warm_up(self) -> None:
         """Run one short pass: the first one allocates."""
@@ -83,15 +85,21 @@ class CausalLmDrafter:
             )
         self._require_known([t_first])
         self._sessions[session] = _Session(self._engine, self._tokenizer_size, t_first)
+        self._base_lens[session] = first_row
 
     def close(self, session: int) -> int:
         """See `Drafter`."""
         state = self._sessions.pop(session, None)
+        self._base_lens.pop(session, None)
         return 0 if state is None else state.rows_held
 
     def extend(self, batch: ListLike[NewRows]) -> Failures:
         """See `Drafter`."""
         return extend_each(batch, self._extend_one)
+
+    def base_len(self, session: int) -> int:
+        """See `Drafter`."""
+        return self._base_lens[session]
 
     def draft(self, batch: ListLike[int], shapes: ListLike[DraftShape]) -> ListLike[DraftOutcome]:
         """See `Drafter`. A session longer than the engine's context gets the empty tree."""
@@ -104,6 +112,7 @@ class CausalLmDrafter:
             state.extend(rows.ids)
         else:
             self._sessions[rows.session] = None
+        self._base_lens[rows.session] += len(rows.ids)
 
     def _draft_one(self, session: int, shape: DraftShape) -> DraftTree:
         state = self._sessions[session]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from starsd_edge.errors import StarsdError
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 
@@ -43,8 +44,10 @@ class Drafter(Protocol):
     def feature_codecs(self) -> tuple[str, ...]:
         """Codecs of the features that it can use, of which it needs one; empty when ids are enough."""
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
-        """Why a target with these fingerprints cannot use it, both named; None when it can."""
+    def refuses(self, hello: Hello) -> str | None:
+        """Why a target that says this of itself cannot use it, with what each side has in full; None when it can, for
+        every request that keeps to this HELLO.
+        """
 
     def warm_up(self) -> None:
         """Do once what the first draft would otherwise wait for."""
@@ -64,6 +67,11 @@ class Drafter(Protocol):
 
         Returns:
             The sessions that are lost; the others have taken in their rows as they would have alone.
+        """
+
+    def base_len(self, session: int) -> int:
+        """Position of the session's last token, under which a tree drafted now hangs: as many rows as it has taken in,
+        those before its first counted.
         """
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:

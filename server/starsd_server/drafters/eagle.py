@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from starsd_edge.heads.engine import HeadEngine
 from starsd_edge.protocol.features import FLOAT16, INT8
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
@@ -21,6 +22,9 @@ from starsd_server.drafters.eagle_lines import Gathering
 from starsd_server.drafters.eagle_session import EagleSession, Extender, Feed
 
 EAGLE = "eagle"
+
+FEATURES_OF = {"eagle": "last_hidden", "eagle3": "fused_states"}
+"""The kind of features that each kind of head goes on from."""
 
 
 class EagleDrafter:
@@ -82,15 +86,23 @@ class EagleDrafter:
         """K and V of one of them."""
         return self._engine.spec.kv_row_numbers * self._engine.kv_bytes
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         """See `Drafter`: a head fits the features of one checkpoint."""
-        if feature_fp in self._accepts:
-            return None
-        ours = ", ".join(sorted(accepted[:16] for accepted in self._accepts))
-        return (
-            f"the target's features {feature_fp[:16]} are not those that the head goes on from ({ours}, which bundles "
-            f"made by `{self._target_export}` give)"
-        )
+        if hello.feature_fp not in self._accepts:
+            return (
+                f"the target's features {hello.feature_fp} are not those that the head goes on from "
+                f"({', '.join(sorted(self._accepts))}, which bundles made by `{self._target_export}` give)"
+            )
+        spec = self._engine.spec
+        kind = FEATURES_OF[spec.kind]
+        if (hello.feature_kind, hello.feature_width) != (kind, spec.hidden_size):
+            return (
+                f"the target sends {hello.feature_width} values of kind {hello.feature_kind!r} with every row, the "
+                f"head goes on from {spec.hidden_size} of kind {kind!r}"
+            )
+        if hello.vocab_size > spec.vocab_size:
+            return f"the target's vocabulary of {hello.vocab_size} ids is larger than the head's of {spec.vocab_size}"
+        return None
 
     def warm_up(self) -> None:
         """Run one short pass of each kind: the first ones allocate."""
@@ -107,7 +119,7 @@ class EagleDrafter:
                 f"the hub's {self._name} drafter holds {self._max_sessions} sessions, its limit: "
                 "try again later, or start the hub with a larger --max-sessions"
             )
-        self._sessions[session] = EagleSession(self._engine)
+        self._sessions[session] = EagleSession(self._engine, first_row)
 
     def close(self, session: int) -> int:
         """See `Drafter`."""
@@ -130,6 +142,11 @@ class EagleDrafter:
                 feeds[rows.session] = feed
         self._extender.extend(list(feeds.values()))
         return failures | {session: feed.lost for session, feed in feeds.items() if feed.lost}
+
+    def base_len(self, session: int) -> int:
+        """See `Drafter`."""
+        state = self._sessions[session]
+        return state.first_row + state.store.next_position
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`. Under a root without rows nothing can be guessed."""

@@ -30,12 +30,14 @@ class EagleSession:
     """One sequence.
 
     Attributes:
+        first_row: index of the first row that it was given.
         store: its true rows.
         first: candidates below the last of them; none before there is any.
         last: float32 [H], the feature that follows it.
     """
 
-    def __init__(self, engine: HeadEngine) -> None:
+    def __init__(self, engine: HeadEngine, first_row: int = 0) -> None:
+        self.first_row = first_row
         self.store = RowStore(engine)
         self.first: Below = []
         self.last = np.zeros(engine.spec.hidden_size, dtype=np.float32)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.contract import Drafter, DraftOutcome, Failures
@@ -33,9 +34,9 @@ class _Wrapped:
         """See `Drafter`."""
         return self._drafter.feature_codecs
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         """See `Drafter`."""
-        return self._drafter.refuses(tokenizer_fp, feature_fp)
+        return self._drafter.refuses(hello)
 
     def warm_up(self) -> None:
         """See `Drafter`."""
@@ -52,6 +53,10 @@ class _Wrapped:
     def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
         return self._drafter.extend(batch)
+
+    def base_len(self, session: int) -> int:
+        """See `Drafter`."""
+        return self._drafter.base_len(session)
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""

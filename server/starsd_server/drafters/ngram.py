@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape
@@ -18,6 +19,7 @@ class NgramDrafter:
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
         self._texts: dict[int, NgramIndex] = {}
+        self._first_rows: dict[int, int] = {}
 
     @property
     def kind(self) -> str:
@@ -34,7 +36,7 @@ class NgramDrafter:
         """See `Drafter`."""
         return ()
 
-    def refuses(self, tokenizer_fp: str, feature_fp: str) -> str | None:
+    def refuses(self, hello: Hello) -> str | None:
         """See `Drafter`: ids are ids, whatever they stand for."""
         return None
 
@@ -50,15 +52,21 @@ class NgramDrafter:
             )
         self._texts[session] = NgramIndex()
         self._texts[session].append([t_first])
+        self._first_rows[session] = first_row
 
     def close(self, session: int) -> int:
         """See `Drafter`."""
         text = self._texts.pop(session, None)
+        self._first_rows.pop(session, None)
         return 0 if text is None else len(text) - 1
 
     def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
         return extend_each(batch, lambda rows: self._texts[rows.session].append(rows.ids))
+
+    def base_len(self, session: int) -> int:
+        """See `Drafter`."""
+        return self._first_rows[session] + len(self._texts[session]) - 1
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
         """See `Drafter`."""

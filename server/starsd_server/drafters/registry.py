@@ -55,7 +55,7 @@ class DrafterRegistry:
 
 def _fit(drafter: Drafter, hello: Hello) -> Offer | str:
     """What this drafter offers the target, or why it does not fit."""
-    reason = drafter.refuses(hello.tokenizer_fp, hello.feature_fp)
+    reason = drafter.refuses(hello)
     if reason is not None:
         return reason
     codec = choose_codec(hello.codecs, drafter.feature_codecs)

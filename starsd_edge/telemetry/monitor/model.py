@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.reasons import CLAMPED
 from starsd_edge.telemetry.feed import Event, Snapshot
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts, TargetReport
 from starsd_edge.telemetry.monitor.board import (
@@ -150,7 +151,9 @@ def _state(before: TargetFacts, facts: TargetFacts, drafter: DrafterFacts | None
     if drafter is not None and drafter.failing:
         return FAILING
     if facts.report is not None:
-        return printable(facts.report.why_off) or ON
+        clamped_before = 0 if before.report is None else before.report.clamped_rows
+        weak = CLAMPED if facts.report.clamped_rows > clamped_before else ON
+        return printable(facts.report.why_off) or weak
     return ON if facts.drafted.drafts > before.drafted.drafts else "idle"
 
 
