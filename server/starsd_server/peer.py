@@ -94,6 +94,8 @@ class Peer:
         self._waiting: asyncio.Queue[bytes | _Goodbye] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
+        self._written_out = False
+        """Nothing goes out any more."""
 
     @property
     def address(self) -> str:
@@ -180,7 +182,8 @@ class Peer:
         except ConnectionClosed:
             return
         finally:
-            self._room.set()  # nothing goes out any more: the reader finds out why
+            self._written_out = True
+            self._room.set()  # the reader finds out why
 
     async def close(self, code: int, reason: str) -> None:
         """Close; a peer that does not take part in it is cut off."""
@@ -188,6 +191,8 @@ class Peer:
             await self._connection.close(code, reason)
 
     def _put(self, item: bytes | _Goodbye) -> None:
+        if self._written_out:
+            return
         self._waiting.put_nowait(item)
         if self._waiting.qsize() >= self._settings.max_waiting_frames:
             self._room.clear()

@@ -335,6 +335,26 @@ async def test_what_arrives_is_life_though_no_ping_is_answered_and_silence_is_no
         assert await is_served(slow)
 
 
+@pytest.mark.parametrize("last", [b"bye", b"hello?"])
+async def test_what_is_still_to_be_sent_to_one_that_has_left_keeps_nothing(last: bytes) -> None:
+    """More drafts than the window come after goodbye, or after the connection broke."""
+    async with house(max_waiting_frames=8) as home:
+        websocket = await home.connect()
+        await websocket.send(last)
+        await websocket.recv()
+        (peer,) = home.echo.peers
+        for _ in range(20):
+            with contextlib.suppress(ConnectionClosed):
+                await websocket.send(b"more")
+            peer.send(b"a draft")
+            await asyncio.sleep(0)
+        websocket.transport.abort()
+        while not home.echo.gone:
+            peer.send(b"a draft")
+            await asyncio.sleep(0.001)
+        assert home.echo.gone == [peer]
+
+
 async def test_pings_of_a_peer_that_reads_nothing_do_not_fill_the_memory() -> None:
     async with house() as home, home.connect() as good, stalled(home) as flood:
         assert await is_served(flood)
