@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from tests.support.tiny_eagle3 import TinyEagle3
 
 _ENGINE_THREADS = 2
+# By these, rich and typer choose widths and colours, and colours even where there is no terminal.
+_OF_TERMINALS = (
+    *("COLUMNS", "LINES", "TERMINAL_WIDTH", "NO_COLOR", "FORCE_COLOR", "PY_COLORS"),
+    *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"),
+)
 # Their files take seconds. Workers side by side do them last, so that all end at about the same time.
 _SHORT = ("speculation", "protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "heads", "parity")
 
@@ -41,7 +46,13 @@ def no_configuration() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts."""
+    """What whoever runs the tests has around them is not what they see.
+
+    A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts. Variables
+    of the terminal go before any test is imported: typer reads some of them once.
+    """
+    for name in _OF_TERMINALS:
+        os.environ.pop(name, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
