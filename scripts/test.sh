@@ -3,6 +3,7 @@
 #
 #   bash scripts/test.sh                      everything, and core and target on each other Python there is (3.10 to 3.12)
 #   bash scripts/test.sh tests/protocol -x    the checks, then these tests only (arguments go to pytest)
+#   bash scripts/test.sh --quick              the checks, then the tests that compute alone: no processes, models or torch
 #   bash scripts/test.sh --pythons            core and target on the other Pythons only
 #   bash scripts/test.sh --help               this; pytest's own help is that of `.venv/bin/pytest --help`
 set -euo pipefail
@@ -18,6 +19,11 @@ case ${1-} in
         exit
         ;;
 esac
+# Directories of tests that compute and do no more, and which of their files are long: --quick leaves those out.
+PURE=(tests/speculation tests/protocol tests/text tests/planning tests/monitor tests/telemetry tests/device)
+LONG=(tests/speculation/test_exactness.py tests/protocol/test_lossy_network.py tests/protocol/test_fuzz.py
+    tests/text/test_stream.py)
+
 started=$SECONDS
 prepare_environment test
 
@@ -41,13 +47,21 @@ fi
 step "$bin/ruff" check .
 step "$bin/ruff" format --check .
 step "$bin/mypy"
+if [ "${1-}" = --quick ]; then
+    shift
+    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --quiet --numprocesses "$workers" --dist loadfile \
+        -m "not model and not export and not slow" "${LONG[@]/#/--ignore=}" "${PURE[@]}" "$@"
+    echo "The quick checks passed in $((SECONDS - started)) s."
+    exit
+fi
 if [ $# -eq 0 ]; then
     test_other_pythons
 fi
 echo "The tests fetch the default model once (93 MB, into the starsd-edge cache) and export it into .cache/."
 if [ $# -eq 0 ]; then
-    # Files side by side, each worker with one thread: many tests wait more than they compute.
-    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadfile
+    # Files side by side, each worker with one thread: many tests wait more than they compute. In the order of
+    # tests/conftest.py (short files last) and not by the number of tests: else one worker ends long before the other.
+    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadfile --no-loadscope-reorder
 else
     step "$bin/python" -m pytest "$@"
 fi

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from tests.support.tiny_eagle3 import TinyEagle3
 
 _ENGINE_THREADS = 2
+# By these, rich and typer choose widths and colours, and colours even where there is no terminal.
+_OF_TERMINALS = (
+    *("COLUMNS", "LINES", "TERMINAL_WIDTH", "NO_COLOR", "FORCE_COLOR", "PY_COLORS"),
+    *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"),
+)
+# Their files take seconds. Workers side by side do them last, so that all end at about the same time.
+_SHORT = ("speculation", "protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "heads", "parity")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,17 +46,29 @@ def no_configuration() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts."""
+    """What whoever runs the tests has around them is not what they see.
+
+    A shell lets what it runs in the background ignore Ctrl-C, and so would every process that a test starts. Variables
+    of the terminal go before any test is imported: typer reads some of them once.
+    """
+    for name in _OF_TERMINALS:
+        os.environ.pop(name, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """List tests that need a GPU as not run where there is none, and run those with a real model last."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """List tests that need a GPU as not run where there is none, and run those with a real model last.
+
+    Where workers share the files (each is done whole by one of them), only short files come after those.
+    """
     if not is_gpu_here():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))
     items.sort(key=lambda item: item.get_closest_marker("model") is not None)
+    if hasattr(config, "workerinput"):
+        tests = Path(__file__).parent
+        items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in _SHORT)
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +108,9 @@ def bundle_fp32_kv32(bundle_fp32: Bundle) -> Bundle:
     """The default model with fp32 weights and fp32 KV."""
     from tests.support.wide_kv import with_float32_kv
 
-    return with_float32_kv(bundle_fp32, bundle_fp32.path.with_name(f"{bundle_fp32.path.name}-kv32"))
+    # One for each worker: it is made anew each time, and another worker may be reading its own.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return with_float32_kv(bundle_fp32, bundle_fp32.path.with_name(f"{bundle_fp32.path.name}-kv32{worker}"))
 
 
 @pytest.fixture(scope="session")

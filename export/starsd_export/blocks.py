@@ -95,7 +95,7 @@ def quantise_graph(model: onnx_ir.Model, stored: StoredMatrices) -> int:
     Returns:
         The number of products and embeddings replaced.
     """
-    replaced, matrices = 0, dict[int, onnx_ir.Value]()
+    replaced, matrices = 0, dict[StoredMatrix, onnx_ir.Value]()
     for node in list(model.graph):
         weight = linear_weight(node)
         rows = constant_matrix(node.inputs[0]) if weight is None and node.op_type == "Gather" else weight
@@ -125,12 +125,12 @@ def _half(weight: object) -> npt.NDArray[np.float16]:
 
 
 def _replace(
-    graph: onnx_ir.Graph, node: onnx_ir.Node, matrix: StoredMatrix, matrices: dict[int, onnx_ir.Value]
+    graph: onnx_ir.Graph, node: onnx_ir.Node, matrix: StoredMatrix, matrices: dict[StoredMatrix, onnx_ir.Value]
 ) -> None:
-    made = [] if id(matrix) in matrices else [_dequantised(graph, matrix, f"matrix_{len(matrices)}")]
+    made = [] if matrix in matrices else [_dequantised(graph, matrix, f"matrix_{len(matrices)}")]
     for dequantised in made:
-        matrices[id(matrix)] = dequantised.outputs[0]
-    weights = matrices[id(matrix)]
+        matrices[matrix] = dequantised.outputs[0]
+    weights = matrices[matrix]
     made += _rows_of(node, weights) if node.op_type == "Gather" else [_product(node, weights)]
     onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], made, node.outputs, made[-1].outputs)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -60,12 +61,12 @@ def halved(model: PreTrainedModel) -> Iterator[None]:
 
 def _set_type(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """New parameters in the place of the old ones, which a graph that was traced still holds; ties stay ties."""
-    made: dict[int, torch.nn.Parameter] = {}
+    made = WeakTensorKeyDictionary()  # an id alone could be that of a parameter that is gone
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in made:
-                made[id(parameter)] = torch.nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
-            setattr(module, name, made[id(parameter)])
+            if parameter not in made:
+                made[parameter] = torch.nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+            setattr(module, name, made[parameter])
 
 
 class _WideRotary(torch.nn.Module):  # type: ignore[misc]

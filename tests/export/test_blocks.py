@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import onnx_ir
 import pytest
 
 from starsd_edge.errors import UsageError
-from starsd_export.quantising.stored import StoredMatrices, quantise
+from starsd_export.blocks import quantise_graph
+from starsd_export.int8 import initializer
+from starsd_export.quantising.stored import StoredMatrices, StoredMatrix, quantise
 
 SIZE = 32
 
@@ -81,3 +86,25 @@ def test_blocks_that_do_not_fill_a_matrix_are_refused_with_those_that_do() -> No
         quantise(np.zeros((2, 96), np.float32), 4, 64)
     with pytest.raises(UsageError, match="do not fill a matrix with 50 inputs: use --weights fp16"):
         quantise(np.zeros((2, 50), np.float32), 8, 32)
+
+
+def test_every_product_keeps_its_own_matrix_whoever_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices that are made when they are asked for may lie where one that is gone lay: all of them, at worst."""
+    stored, found = StoredMatrices(), StoredMatrices.find
+    made = [stored.add(quantise(weights(seed, rows=2, blocks=1), 8, SIZE)) for seed in range(16)]
+    graph = onnx_ir.Graph([onnx_ir.val("x", onnx_ir.DataType.FLOAT16, [1, SIZE])], [], nodes=[])
+    for number, weight in enumerate(made):
+        matrix = initializer(graph, f"w{number}", np.ascontiguousarray(weight.T))
+        graph.append(onnx_ir.node("MatMul", [graph.inputs[0], matrix]))
+
+    def copied(matrices: StoredMatrices, weight: np.ndarray) -> StoredMatrix | None:
+        matrix = found(matrices, weight)
+        return None if matrix is None else replace(matrix)
+
+    monkeypatch.setattr(StoredMatrices, "find", copied)
+    monkeypatch.setattr("starsd_export.blocks.id", lambda _: 0, raising=False)
+    assert quantise_graph(onnx_ir.Model(graph, ir_version=10), stored) == len(made)
+    for product, wanted in zip([node for node in graph if node.op_type == "MatMul"], made, strict=True):
+        stored_as = product.inputs[1].producer().inputs
+        steps, scales = (value.const_value.numpy().astype(np.float32) for value in stored_as)
+        assert np.array_equal((steps * scales).astype(np.float16), wanted.T)

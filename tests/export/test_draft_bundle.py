@@ -52,6 +52,14 @@ def bundle(target: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -
     return export_draft_bundle(target, str(head), tmp_path_factory.mktemp("bundles") / "fp32", "fp32")
 
 
+@pytest.fixture(scope="module")
+def published(target: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -> DraftBundle:
+    """Made of the head in the public layout."""
+    place = tmp_path_factory.mktemp("published")
+    write_public(open_checkpoint(target), read_trained(head), place / "public")
+    return export_draft_bundle(target, str(place / "public"), place / "made", "fp32")
+
+
 def step_of(engine: HeadEngine) -> HeadStep:
     """A pass over three rows."""
     features = np.random.default_rng(5).standard_normal((3, engine.spec.hidden_size)).astype(np.float32)
@@ -76,9 +84,9 @@ def test_a_shipped_heads_bundle_is_made_again_when_another_head_comes(
 
 @pytest.mark.parametrize(("weights", "bound"), [("fp32", 2e-3), ("int8", 0.1)])
 def test_the_bundles_head_is_the_trained_one_with_the_targets_rows(
-    target: Path, head: Path, tmp_path: Path, weights: str, bound: float
+    target: Path, head: Path, bundle: DraftBundle, tmp_path: Path, weights: str, bound: float
 ) -> None:
-    made = export_draft_bundle(target, str(head), tmp_path / "made", weights)
+    made = bundle if weights == "fp32" else export_draft_bundle(target, str(head), tmp_path / "made", weights)
     trained, model = read_trained(head), tiny_model()
     rows = model.get_input_embeddings().weight.detach()
     tensors = {**trained.tensors, "embed.weight": rows, "lm_head.weight": rows[trained.draft_ids]}
@@ -113,13 +121,11 @@ def test_what_is_no_head_is_one_line(target: Path, tmp_path: Path, name: str, we
     assert not (tmp_path / "made").exists()
 
 
-def test_a_published_head_drafts_for_the_target_it_fits(target: Path, head: Path, tmp_path: Path) -> None:
-    write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
-    made = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")
-    whole = made.manifest.spec.vocab_size
-    assert draft_ids(made).tolist() == list(range(whole))  # the public layout knows no smaller vocabulary
-    assert made.manifest.trained["published"] == "public"
-    assert np.isfinite(step_of(open_head(made, threads=1)).scores).all()
+def test_a_published_head_drafts_for_the_target_it_fits(published: DraftBundle) -> None:
+    whole = published.manifest.spec.vocab_size
+    assert draft_ids(published).tolist() == list(range(whole))  # the public layout knows no smaller vocabulary
+    assert published.manifest.trained["published"] == "public"
+    assert np.isfinite(step_of(open_head(published, threads=1)).scores).all()
 
 
 def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, tmp_path: Path) -> None:
@@ -130,8 +136,8 @@ def test_a_published_head_of_another_width_is_refused(target: Path, head: Path, 
 
 
 @pytest.mark.parametrize("name", ["head.onnx", "head.onnx.data", "head.safetensors", "embedding.npy", "draft_ids.npy"])
-def test_a_missing_or_altered_file_is_named(target: Path, head: Path, tmp_path: Path, name: str) -> None:
-    path = export_draft_bundle(target, str(head), tmp_path / "made", "fp32").path
+def test_a_missing_or_altered_file_is_named(bundle: DraftBundle, tmp_path: Path, name: str) -> None:
+    path = Path(shutil.copytree(bundle.path, tmp_path / "made"))
     whole = (path / name).read_bytes()
     (path / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(BundleError, match=name):
@@ -166,13 +172,11 @@ def test_a_bundle_of_an_older_version_says_how_to_make_it_again(bundle: DraftBun
         load_draft_bundle(old)
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("kind", ["bundle", "published"])
 def test_torch_runs_the_same_head_from_the_bundle_and_weights_are_stored_once(
-    target: Path, head: Path, bundle: DraftBundle, tmp_path: Path, published: bool
+    request: pytest.FixtureRequest, kind: str
 ) -> None:
-    if published:
-        write_public(open_checkpoint(target), read_trained(head), tmp_path / "public")
-        bundle = export_draft_bundle(target, str(tmp_path / "public"), tmp_path / "made", "fp32")
+    bundle = request.getfixturevalue(kind)
     ours, theirs = step_of(open_head(bundle, 1)), step_of(open_torch_head(bundle, "cpu", "float32", None))
     # Both embed with float16 rows; head.onnx has the output matrix in float32, which torch takes from those rows.
     np.testing.assert_allclose(ours.predicted, theirs.predicted, atol=1e-4)

@@ -1,13 +1,21 @@
-"""Bundles of the default model for the tests, exported once for each state of the code that makes them."""
+"""Bundles of the default model for the tests, exported once for each state of the code that makes them.
+
+Comments, docstrings and layout are no part of that state. Of states, the present and the last one are kept, and a file
+that is the same in both takes its room once. Workers wait for each other's exports.
+"""
 
 from __future__ import annotations
 
+import ast
+import fcntl
 import functools
 import hashlib
 import importlib.metadata
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.errors import BundleError
@@ -15,6 +23,7 @@ from starsd_edge.errors import BundleError
 if TYPE_CHECKING:
     from starsd_server.drafters.eagle import EagleDrafter
 
+Made = TypeVar("Made")
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / ".cache" / "test-bundles"
 # What decides the bytes of a bundle and whether it passes the parity gate.
@@ -27,7 +36,7 @@ SOURCES = (
     "starsd_edge/bundles/fingerprints.py",
 )
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-_STATES_KEPT = 3  # bundles of earlier states of the sources; each state takes two gigabytes
+_STATES_KEPT = 1  # earlier states of the sources; each may take a gigabyte
 
 
 def exported(model_file: Path, weights: str) -> Bundle:
@@ -35,10 +44,8 @@ def exported(model_file: Path, weights: str) -> Bundle:
     from starsd_export.pipeline import ExportOptions, export_bundle
 
     place = place_of(f"smollm2-135m-{weights}")
-    try:
-        return load_bundle(place)
-    except BundleError:
-        return export_bundle(model_file, place, ExportOptions(weights=weights, name=place.name))
+    options = ExportOptions(weights=weights, name=place.name)
+    return made_once(place, load_bundle, lambda: export_bundle(model_file, place, options))
 
 
 @functools.cache
@@ -52,10 +59,8 @@ def shipped_head() -> EagleDrafter:
     from starsd_server.drafters.eagle import EagleDrafter
 
     place = place_of("smollm2-135m-eagle-int8")
-    try:
-        bundle = load_draft_bundle(place)
-    except BundleError:
-        bundle = export_draft_bundle(resolve_model("smollm2-135m"), SHIPPED, place)
+    target = resolve_model("smollm2-135m")
+    bundle = made_once(place, load_draft_bundle, lambda: export_draft_bundle(target, SHIPPED, place))
     manifest = bundle.manifest
     return EagleDrafter(open_head(bundle, 2), draft_ids(bundle), manifest.fingerprint, manifest.accepts, 1)
 
@@ -68,13 +73,58 @@ def place_of(name: str) -> Path:
     return state / name
 
 
+def made_once(place: Path, load: Callable[[Path], Made], make: Callable[[], Made]) -> Made:
+    """What lies there, or what this makes there: by one process, for which others that want it wait."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / f".{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return load(place)
+        except BundleError:
+            made = make()
+        share_files(place, [state / place.name for state in STORE.glob("*/") if state != place.parent])
+        return made
+
+
+def share_files(place: Path, others: list[Path]) -> None:
+    """Let files of a bundle that are also those of another one be the same on the disk. Nobody writes into them."""
+    for file in sorted(path for path in place.rglob("*") if path.is_file()):
+        for other in others:
+            twin = other / file.relative_to(place)
+            if twin.is_file() and not twin.samefile(file) and _digest(twin) == _digest(file):
+                linked = file.with_name(f".{file.name}.link")
+                linked.unlink(missing_ok=True)
+                os.link(twin, linked)
+                linked.replace(file)
+                break
+
+
+def what_runs(source: str) -> str:
+    """A module's code without comments, docstrings and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            ast.get_docstring(node, clean=False) is not None
+        ):
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as data:
+        digest = hashlib.sha256()
+        while block := data.read(1 << 20):
+            digest.update(block)
+        return digest.hexdigest()
+
+
 @functools.cache
 def _state_of_the_sources() -> str:
     digest = hashlib.sha256()
     for library in LIBRARIES:
         digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
     for file in sorted(_files()):
-        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+        digest.update(f"{file.relative_to(ROOT)}\0{what_runs(file.read_text())}\0".encode())
     return digest.hexdigest()[:16]
 
 

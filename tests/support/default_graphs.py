@@ -24,11 +24,10 @@ from transformers import PreTrainedModel
 import starsd_export.pipeline as pipeline
 import starsd_export.tensorrt_graph as tensorrt_graph
 from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.errors import BundleError
 from starsd_export.half_graph import halved
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import KV_STRATEGIES, TENSORRT_WEIGHTS, TensorrtOptions
-from tests.support.bundle_store import place_of
+from tests.support.bundle_store import made_once, place_of
 
 CONTEXT = 1024
 """Of the fixed caches, on which neither the size of an engine nor the time to build it depends much."""
@@ -50,11 +49,8 @@ def graph_options(strategy: str, weights: str) -> TensorrtOptions:
 
 def _bundle(model_file: Path, strategy: str, weights: str) -> Bundle:
     place = place_of(f"smollm2-135m-tensorrt-{weights}-{strategy}")
-    try:
-        return load_bundle(place)
-    except BundleError:
-        options = ExportOptions(weights, name=place.name, tensorrt=graph_options(strategy, weights))
-        return export_bundle(model_file, place, options)
+    options = ExportOptions(weights, name=place.name, tensorrt=graph_options(strategy, weights))
+    return made_once(place, load_bundle, lambda: export_bundle(model_file, place, options))
 
 
 @contextmanager

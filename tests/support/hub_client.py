@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import time
@@ -172,9 +173,13 @@ async def http_get(port: int, path: str, headers: dict[str, str]) -> tuple[int, 
 
 
 def free_ports(count: int) -> range:
-    """So many ports in a row that nobody listens on, below those that the kernel gives to clients."""
+    """So many ports in a row that nobody listens on, below those that the kernel gives to clients.
+
+    Each worker has a range of its own: between this look and the hub's, another one must not take them.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
     while True:
-        ports = range(start := random.randrange(20_000, 32_000), start + count)
+        ports = range(start := 20_000 + 2_000 * worker + random.randrange(1_900), start + count)
         with suppress(UsageError):
             for port in ports:
                 bind("127.0.0.1", port, has_token=False).close()

@@ -24,9 +24,9 @@ _ROWS_AT_ONCE = 1024
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoredMatrix:
-    """A matrix [N, K] as it is stored.
+    """A matrix [N, K] as it is stored. One is equal to itself alone, so that it can be a key.
 
     Attributes:
         steps: int8 [N, K], values of `bits` bits.

@@ -1,0 +1,72 @@
+"""Bundles that the tests keep: when they are made again, by whom, and what they take of the disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from starsd_edge.errors import BundleError
+from tests.support import bundle_store
+from tests.support.bundle_store import made_once, what_runs
+
+
+def written(place: Path, **files: str) -> Path:
+    place.mkdir(parents=True)
+    for name, text in files.items():
+        (place / name).write_text(text)
+    return place
+
+
+def load(place: Path) -> Path:
+    if not place.is_dir():
+        raise BundleError("none")
+    return place
+
+
+def test_comments_docstrings_and_layout_make_no_other_state() -> None:
+    plain = "def f(a):\n    return a + 1\n"
+    assert what_runs(plain) == what_runs('"""M."""\n# why\ndef f( a ):\n    """D."""\n    return (a + 1)  # b\n')
+    assert what_runs(plain) != what_runs(plain.replace("1", "2"))
+    assert what_runs('def f():\n    return "text"\n') != what_runs('def f():\n    return "other"\n')
+
+
+def test_a_new_state_takes_room_for_what_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_store, "STORE", tmp_path)
+    old = written(tmp_path / "old" / "tiny", weights="w" * 100, graph="of the old state")
+    new = tmp_path / "new" / "tiny"
+    assert made_once(new, load, lambda: written(new, weights="w" * 100, graph="of the new state")) == new
+    assert (new / "weights").samefile(old / "weights")
+    assert (old / "graph").read_text() == "of the old state"
+    assert (new / "graph").read_text() == "of the new state"
+    assert sorted(file.name for file in new.iterdir()) == ["graph", "weights"]
+
+
+def test_of_earlier_states_the_last_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_store, "STORE", tmp_path)
+    for age, name in enumerate(["first", "second", "third"]):
+        os.utime(written(tmp_path / name), (age, age))
+    bundle_store.place_of("tiny")
+    assert [state.name for state in tmp_path.iterdir()] == ["third"]
+
+
+def test_who_comes_while_a_bundle_is_made_waits_and_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_store, "STORE", tmp_path)
+    place, begun, go_on, makers = tmp_path / "state" / "tiny", threading.Event(), threading.Event(), []
+
+    def make() -> Path:
+        makers.append(threading.current_thread())
+        begun.set()
+        assert go_on.wait(60)
+        return written(place)
+
+    workers = [threading.Thread(target=made_once, args=(place, load, make)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    assert begun.wait(60)
+    go_on.set()
+    for worker in workers:
+        worker.join(60)
+    assert len(makers) == 1
