@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from starsd_edge.bench.star_figures import StarResults
 from starsd_edge.bench.star_overlay import has_law, law_of
 from starsd_edge.bench.star_plan import COLOCATED, LAW, OURS, PLAIN, POLICY, PUBLISHED, RTT, SCALE
 from starsd_edge.bench.star_runs import Measured
+from starsd_edge.bundles.cache import fonts_dir
 
 _SIZE = (7.0, 4.4)
 _DPI = 110
@@ -37,6 +39,7 @@ def write_plots(results: StarResults, directory: Path) -> list[Path]:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
+    os.environ.setdefault("MPLCONFIGDIR", str(fonts_dir()))  # read when matplotlib is imported
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -7,6 +7,7 @@ $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     verify-curves/     what `bench verify` and `doctor --network` measured
     traces/            what `bench trace` recorded
     own-text/          what models wrote for the search of int4 scales
+    matplotlib/        matplotlib's list of fonts
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ MANIFEST_NAME = "manifest.json"
 _BUNDLES_OF_A_MODEL = {"fp32": "--weights fp32", "int8": "--weights int8", "eagle-int8": "--draft-head shipped"}
 """The usual ones: the end of the name, and the options that make it."""
 CACHE_VARIABLE = "STARSD_CACHE"
+FONTS = "matplotlib"
 
 
 def cache_dir() -> Path:
@@ -56,6 +58,11 @@ def bundles_dir() -> Path:
 def engines_dir() -> Path:
     """Directory of the engines that were built."""
     return cache_dir() / "engines"
+
+
+def fonts_dir() -> Path:
+    """Directory of matplotlib's list of fonts, which else goes into places of its own in the home directory."""
+    return cache_dir() / FONTS
 
 
 def find_bundle(name_or_path: str) -> Path:

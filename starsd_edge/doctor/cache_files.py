@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from starsd_edge.bundles.cache import MANIFEST_NAME
+from starsd_edge.bundles.cache import FONTS, MANIFEST_NAME
 from starsd_edge.bundles.integrity import abandoned_stagings
 from starsd_edge.doctor.findings import Finding, Level
 
 BUNDLES, MODELS, ENGINES = "bundles", "models", "engines"
 TRACES, MEASURED, OWN_TEXT = "traces", "verify-curves", "own-text"
 """Directories of the cache."""
-_OURS = (BUNDLES, MODELS, ENGINES, TRACES, MEASURED, OWN_TEXT)
+_OURS = (BUNDLES, MODELS, ENGINES, TRACES, MEASURED, OWN_TEXT, FONTS)
 _MADE_ASIDE = (BUNDLES, MODELS, ENGINES)
 """Directories in which what is made lies aside until it is whole."""
 _SHOWN = 3
