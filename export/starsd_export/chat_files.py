@@ -182,7 +182,8 @@ def _stated(file: Path, contents: Mapping[str, Any]) -> dict[str, str]:
 def _content(token: Any) -> str | None:
     """A special token is written as its text, or as an object with settings."""
     text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
+    # Half a surrogate pair is in no vocabulary, and no manifest can hold it.
+    return text if isinstance(text, str) and text == text.encode(errors="ignore").decode() else None
 
 
 def _read(file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -138,7 +139,8 @@ class Tokenizer:
             text = self._chat.render(_ONE_TURN, prompt=False)
         except UsageError:
             return None
-        _, _, rest = text.rpartition(_ONE_TURN[-1]["content"])
+        # A template may write messages in capitals.
+        rest = re.split(_ONE_TURN[-1]["content"], text, flags=re.IGNORECASE)[-1]
         added = (token.content for token in self._backend.get_added_tokens_decoder().values())
         return max((each for each in added if each and rest.lstrip().startswith(each)), key=len, default=None)
 
