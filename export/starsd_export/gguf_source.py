@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
+from starsd_export.chat_files import gguf_special_tokens, gguf_templates
 from starsd_export.gguf_config import config_of
 from starsd_export.gguf_tensors import read_rope_factors, read_tensors
 from starsd_export.gguf_tokenizer import begins_with_bos, build_tokenizer
@@ -57,11 +59,13 @@ class GgufSource:
         field = self._reader.fields.get(name)
         return default if field is None else field.contents()
 
-    @property
-    def chat_template(self) -> str | None:
-        """jinja source, or None."""
-        template = self._field("tokenizer.chat_template")
-        return None if template is None else str(template)
+    def chat_templates(self) -> dict[str, str]:
+        """jinja sources by name."""
+        return gguf_templates(self._metadata)
+
+    def special_tokens(self, by_id: Mapping[str, str]) -> dict[str, str]:
+        """Texts of the named special tokens: the file names each by its own id, whatever else ends an answer."""
+        return gguf_special_tokens(self._metadata)
 
     @property
     def bos_id(self) -> int | None:

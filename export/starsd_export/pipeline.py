@@ -65,6 +65,8 @@ class ExportOptions:
         source: where the checkpoint is from, for the manifest; None takes its file or directory name.
         features_for: directory of an EAGLE-3 head that the graph is to give features for; None gives those of EAGLE-1.
         tensorrt: what is particular to a graph for TensorRT; None makes one for ONNX Runtime.
+        chat_template: name of one of the checkpoint's chat templates; None takes its default one.
+        also_end: texts of tokens that end an answer beside those that the checkpoint lists.
 
     Raises:
         UsageError: no such kind.
@@ -76,6 +78,8 @@ class ExportOptions:
     source: str | None = None
     features_for: Path | None = None
     tensorrt: TensorrtOptions | None = None
+    chat_template: str | None = None
+    also_end: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_kind("--weights", self.weights, TENSORRT_WEIGHTS if self.tensorrt else WEIGHTS)
@@ -116,7 +120,7 @@ def export_bundle(
     destination = destination.resolve()
     require_replaceable(destination)
     progress(STEPS[0])
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, options.chat_template, options.also_end)
     features = _features(checkpoint, options)
     require_room(destination, checkpoint.weight_bytes, options.weights)
     with staged_directory(destination) as staging:
@@ -147,7 +151,7 @@ def export_bundle(
         if options.tensorrt is None and options.weights == "int8":
             perplexity = engine_perplexity(checkpoint, model, engine)
         progress(STEPS[5])
-        notes = [*checkpoint.limits.notes, *filter(None, [features.note]), *range_notes(ranges)]
+        notes = [*checkpoint.limits.notes, *checkpoint.notes, *filter(None, [features.note]), *range_notes(ranges)]
         findings = {"parity": parity, "fp16_range": ranges, "perplexity": perplexity, "notes": notes}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
@@ -209,6 +213,7 @@ def describe(
             eos_ids=checkpoint.eos_ids,
             add_bos=checkpoint.add_bos,
             chat_template=TEMPLATE_NAME if checkpoint.chat_template else None,
+            special_tokens=dict(checkpoint.special_tokens),
         ),
         parity={},
         files={},

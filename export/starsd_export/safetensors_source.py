@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
+from starsd_export.chat_files import directory_special_tokens, directory_templates
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -54,14 +55,15 @@ class SafetensorsSource:
         """Size of the weights as float32."""
         return 4 * self._scan[0]
 
-    @property
-    def chat_template(self) -> str | None:
-        """jinja source: a file of its own, or in tokenizer_config.json."""
-        file = self._path / "chat_template.jinja"
-        if file.is_file():
-            return file.read_text(encoding="utf-8")
-        template = self._tokenizer_config.get("chat_template")
-        return template if isinstance(template, str) else None
+    def chat_templates(self) -> dict[str, str]:
+        """jinja sources by name."""
+        legacy = _read_json_or_nothing(self._path / "chat_template.json")
+        return directory_templates(self._path, self._tokenizer_config, legacy)
+
+    def special_tokens(self, by_id: Mapping[str, str]) -> dict[str, str]:
+        """Texts of the named special tokens; `by_id` has what the configuration's ids stand for."""
+        legacy = _read_json_or_nothing(self._path / "special_tokens_map.json")
+        return directory_special_tokens(self._tokenizer_config, legacy, by_id)
 
     @property
     def bos_id(self) -> int | None:

@@ -36,7 +36,9 @@ _BESIDE = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
 )
+_MORE_TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ def choose_files(name: HubName, files: Iterable[str]) -> list[str]:
         )
     if weights != [_WHOLE]:
         weights.append(_INDEX)
-    return sorted({*weights, *_BESIDE} & files)
+    templates = {file for file in files if _MORE_TEMPLATES.fullmatch(file)}
+    return sorted({*weights, *_BESIDE} & files | templates)
 
 
 def _hub_dir() -> Path:

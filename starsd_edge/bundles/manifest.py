@@ -127,6 +127,10 @@ class TextRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     add_bos: bool
     chat_template: str | None = None
     """File name inside the bundle."""
+    special_tokens: dict[str, str] | None = None
+    """What a template finds as `bos_token`, `eos_token` and so on; None in bundles of earlier versions, whose templates
+    find what `bos_id` and the first of `eos_ids` stand for.
+    """
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -128,6 +128,23 @@ class ExportCommandOptions:
             show_default=False,
         ),
     ] = None
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which of the checkpoint's chat templates, where it has several. Default: its default one.",
+            show_default=False,
+        ),
+    ] = None
+    also_end: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="TOKEN",
+            help="Text of a token that ends answers beside those that the checkpoint lists, such as '<|im_end|>'; can "
+            "be given several times.",
+            show_default=False,
+        ),
+    ] = ()
     output: Annotated[
         Path | None,
         typer.Option(
@@ -142,6 +159,8 @@ class ExportCommandOptions:
             raise UsageError(
                 "--draft-head makes the hub's bundle and --features-for the target's: run export once with each"
             )
+        if self.draft_head is not None and (self.chat_template is not None or self.also_end):
+            raise UsageError("--chat-template and --also-end are for the target's bundle: leave out --draft-head")
 
 
 def register(app: typer.Typer) -> None:
@@ -183,7 +202,8 @@ def _export_graph(options: ExportCommandOptions) -> Path:
     weights = options.weights or _default_weights(options)
     kind = _bundle_kind(options, weights)
     place = _destination(options, _bundle_name(options, kind))
-    named = find_entry(options.model) is not None and options.features_for is None
+    plain = options.features_for is None and options.chat_template is None and not options.also_end
+    named = plain and find_entry(options.model) is not None
     if not named or why_make(place):
         _export_model(options, _fetch(options.model), kind)
     return place
@@ -232,7 +252,12 @@ def _bundle_kind(options: ExportCommandOptions, weights: str) -> ExportOptions:
     from starsd_export.pipeline import ExportOptions
 
     return ExportOptions(
-        weights=weights, kv_dtype=options.kv, tensorrt=_tensorrt(options, weights), features_for=options.features_for
+        weights=weights,
+        kv_dtype=options.kv,
+        tensorrt=_tensorrt(options, weights),
+        features_for=options.features_for,
+        chat_template=options.chat_template,
+        also_end=options.also_end,
     )
 
 

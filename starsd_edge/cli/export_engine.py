@@ -68,6 +68,8 @@ def _require_no_kind(options: ExportCommandOptions) -> None:
         "kv_strategy",
         "kv",
         "features_for",
+        "chat_template",
+        "also_end",
     )
     given = [name for name in kinds if getattr(options, name) != getattr(type(options), name)]
     if given:

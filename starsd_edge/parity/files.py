@@ -70,6 +70,11 @@ def check_tokenizer(path: Path, manifest: Manifest, golden: Golden | None) -> Ch
         if tokenizer.encode(text) != ids:
             return differs(name, f"{file} makes other tokens of {text[:24]!r} than at export", _AGAIN)
     said = f", {len(prompts)} texts give the tokens of the export" if prompts else ""
+    turn = tokenizer.end_of_turn()
+    if turn is not None and tokenizer.id_of(turn) not in tokenizer.eos_ids:
+        said += f"; its chat template ends turns with {turn}, which ends no answer (export --also-end {turn!r})"
+    elif not tokenizer.eos_ids:
+        said += "; no token ends an answer (export --also-end TOKEN)"
     return ok(name, f"{manifest.model.tokenizer_size:,} ids{said}")
 
 

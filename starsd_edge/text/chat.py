@@ -57,8 +57,12 @@ class ChatTemplate:
             raise BundleError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = True) -> str:
         """The prompt for these messages, ending where the assistant's answer begins.
+
+        Args:
+            messages: each with "role" and "content".
+            prompt: False leaves out the beginning of an answer.
 
         Raises:
             UsageError: the template refuses the messages, or its output is beyond `MAX_RENDERED_CHARACTERS`.
@@ -66,9 +70,9 @@ class ChatTemplate:
         parts: list[str] = []
         left = MAX_RENDERED_CHARACTERS
         try:
-            for part in self._template.generate(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._special_tokens
-            ):
+            # Ours come last: a model may call a token of its own like one of them.
+            names = {"messages": messages, "add_generation_prompt": prompt, "tools": None, "documents": None}
+            for part in self._template.generate(self._special_tokens | names):
                 left -= len(part)
                 if left < 0:
                     break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from starsd_edge.errors import BundleError, UsageError
 from starsd_edge.text.chat import ChatTemplate
 
 TOKENIZER_FILE = "tokenizer.json"
+_ONE_TURN = ({"role": "user", "content": "apple"}, {"role": "assistant", "content": "zebra"})
+"""A chat whose last word shows what a template writes after an answer."""
 
 
 class Tokenizer:
@@ -71,7 +74,8 @@ class Tokenizer:
         Raises:
             BundleError: the template is broken.
         """
-        chat = None if template is None else ChatTemplate(template, _special_tokens(backend, rules), now)
+        texts = named_by_id(backend, rules) if rules.special_tokens is None else rules.special_tokens
+        chat = None if template is None else ChatTemplate(template, texts, now)
         return cls(backend, rules, chat)
 
     @property
@@ -120,6 +124,26 @@ class Tokenizer:
             raise UsageError("this model has no chat template: give a plain prompt instead of chat messages")
         return self._encode(self._chat.render(messages))
 
+    def id_of(self, text: str) -> int | None:
+        """The token of this text, special ones included; None where there is none."""
+        token: int | None = self._backend.token_to_id(text)
+        return token
+
+    def end_of_turn(self) -> str | None:
+        """The added token that the chat template writes right after an assistant's message; None where it writes none,
+        or refuses such a chat.
+        """
+        if self._chat is None:
+            return None
+        try:
+            text = self._chat.render(_ONE_TURN, prompt=False)
+        except UsageError:
+            return None
+        # A template may write messages in capitals.
+        rest = re.split(_ONE_TURN[-1]["content"], text, flags=re.IGNORECASE)[-1]
+        added = (token.content for token in self._backend.get_added_tokens_decoder().values())
+        return max((each for each in added if each and rest.lstrip().startswith(each)), key=len, default=None)
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the tokens; special tokens and ids unknown to the tokenizer have none."""
         text: str = self._backend.decode(list(ids), skip_special_tokens=True)
@@ -145,9 +169,10 @@ def _read(path: Path) -> str:
         raise BundleError(f"cannot read {path} ({error}): export the model again") from error
 
 
-def _special_tokens(backend: tokenizers.Tokenizer, rules: TextRules) -> dict[str, str]:
+def named_by_id(backend: tokenizers.Tokenizer, rules: TextRules) -> dict[str, str]:
+    """The special tokens of a template by the model's ids, for want of a file that names them."""
     ids = {"bos_token": rules.bos_id, "eos_token": next(iter(rules.eos_ids), None)}
-    texts = {name: backend.id_to_token(token) for name, token in ids.items() if token is not None}
+    texts = {name: backend.id_to_token(token) for name, token in ids.items() if token is not None and token >= 0}
     return {name: text for name, text in texts.items() if text is not None}
 
 

@@ -105,6 +105,13 @@ def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(hub: Fake
     assert hub.fetched == set()
 
 
+def test_every_file_that_may_hold_a_chat_template_comes_with_the_weights() -> None:
+    templates = {"chat_template.json", "chat_template.jinja", "additional_chat_templates/rag.jinja"}
+    others = {"additional_chat_templates/a.py", "additional_chat_templates/deep/b.jinja", "c.jinja"}
+    files = {"model.safetensors", *templates, *others}
+    assert choose_files(HubName("a/b"), files) == sorted({"model.safetensors", *templates})
+
+
 def test_shards_come_with_their_index() -> None:
     shards = {f"model-0000{part}-of-00002.safetensors" for part in (1, 2)}
     files = {*shards, "model.safetensors.index.json", "config.json", "onnx/model.onnx", "sub/config.json", "a.bin"}

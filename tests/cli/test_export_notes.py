@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,38 @@ def test_a_shorter_context_is_said_once_and_kept_in_the_manifest(cli: CommandLin
     manifest = load_bundle(cache / "bundles" / "windowed-fp32").manifest
     assert manifest.model.max_context == 512
     assert notes == [f"note: {note}" for note in manifest.notes]
+
+
+def test_the_chosen_template_and_ends_are_in_the_bundle_and_a_user_is_told_of_them(
+    cli: CommandLine, cache: Path, tmp_path: Path
+) -> None:
+    from tests.support.tiny_families import write_family
+
+    checkpoint = write_family(tmp_path / "tiny", model_type="llama", num_hidden_layers=1)
+    template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    named = [{"name": "default", "template": "plain"}, {"name": "chat", "template": template}]
+    contents = {"eos_token": "</s>", "pad_token": "<|im_end|>", "chat_template": named}
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(contents))
+    ended = cli("export", checkpoint, "--chat-template", "chat")
+    assert ended.code == 0, ended.err
+    assert "note: its chat template chat is used and not default: --chat-template takes another" in ended.err
+    assert (
+        "note: its chat template ends turns with <|im_end|>, which ends no answer: --also-end '<|im_end|>'" in ended.err
+    )
+    ended = cli("export", checkpoint, "--chat-template", "chat", "--also-end", "<|im_end|>")
+    assert ended.code == 0, ended.err
+    assert "--also-end" not in ended.err
+    place = cache / "bundles" / "tiny-fp32"
+    text = load_bundle(place).manifest.text
+    assert (place / "chat_template.jinja").read_text() == template
+    assert 3 in text.eos_ids
+    assert text.special_tokens is not None
+    assert (text.special_tokens["eos_token"], text.special_tokens["pad_token"]) == ("</s>", "<|im_end|>")
+    ended = cli("export", checkpoint, "--also-end", "<|no|>")
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1].startswith("error: '<|no|>' is no token of this model")
+    line = cli.refused("export", checkpoint, "--also-end", "</s>", "--draft-head", "shipped")
+    assert "are for the target's bundle: leave out --draft-head" in line
 
 
 def test_what_stored_weights_do_to_the_perplexity_is_printed(cli: CommandLine, cache: Path, tmp_path: Path) -> None:

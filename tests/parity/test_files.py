@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import tokenizers
 
-from starsd_edge.bundles.manifest import Manifest, TensorrtGraph
+from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
+from starsd_edge.bundles.manifest import Manifest, TensorrtGraph, TextRules
 from starsd_edge.parity.files import check_each_file, check_manifest, check_tokenizer
 from starsd_edge.parity.findings import Status
+from tests.support.letter_bundle import write_bundle
 from tests.support.small_bundle import FILES, small_manifest, write_small_bundle
 
 CACHES = TensorrtGraph(head="fp16", block=0, capacity=40)
@@ -66,3 +71,35 @@ def test_a_file_that_is_no_tokenizer_is_said_to_be_none(tmp_path: Path, content:
     check = check_tokenizer(path, small_manifest({}), None)
     assert check.status is Status.DIFFERS
     assert "is not a usable tokenizer" in check.finding
+
+
+def test_a_turn_that_ends_no_answer_is_said(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}<end>{% endfor %}"
+    path = write_bundle(tmp_path / "letters", template)
+    contents = json.loads((path / "tokenizer.json").read_text())
+    contents["added_tokens"].append(
+        {
+            "id": 2,
+            "content": "<end>",
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+    )
+    (path / "tokenizer.json").write_text(json.dumps(contents))
+    read = load_bundle(path, check_files=False).manifest
+    prints = msgspec.structs.replace(read.fingerprints, tokenizer_fp=tokenizer_fingerprint(contents))
+    read = msgspec.structs.replace(read, fingerprints=prints)
+    end = tokenizers.Tokenizer.from_str(json.dumps(contents)).token_to_id("<end>")
+
+    def finding(*ends: int) -> str:
+        return check_tokenizer(
+            path, msgspec.structs.replace(read, text=TextRules(None, [*ends], False, "chat_template.jinja")), None
+        ).finding
+
+    assert "ends turns with <end>, which ends no answer (export --also-end '<end>')" in finding(0)
+    assert finding(0, end).endswith(" ids")
+    (path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert finding().endswith("; no token ends an answer (export --also-end TOKEN)")
