@@ -9,6 +9,7 @@ import pytest
 
 from starsd_edge.protocol import codes, hub_sessions, liveness, messages, probes, target_session, up_rate
 from starsd_edge.protocol.hub_side import HubLimits
+from starsd_edge.telemetry import hub_opening
 from starsd_jetson import hub_link, hub_socket
 from starsd_server import port_leases
 from starsd_server.settings import DoorSettings
@@ -38,7 +39,7 @@ def test_the_pace_on_the_page_is_that_of_the_code() -> None:
     for line in (
         f"({HubLimits().heartbeat_s:g} s by default), the target every {hub_socket.HEARTBEAT_S:g} s",
         f"closes it with {codes.CLOSE_STUCK}",
-        f"{hub_socket.OPEN_TIMEOUT_S:g} s without a WebSocket, {hub_link.WELCOME_TIMEOUT_S:g} s without a WELCOME, "
+        f"{hub_opening.OPEN_TIMEOUT_S:g} s without a WebSocket, {hub_link.WELCOME_TIMEOUT_S:g} s without a WELCOME, "
         f"{liveness.SILENT_HEARTBEATS * hub_socket.HEARTBEAT_S:g} s without a byte",
         f"{door.open_timeout_s:g} s without a WebSocket (cut off), {door.hello_timeout_s:g} s without HELLO (1008)",
         f"{door.send_timeout_s:g} s in which nothing of what it has to send leaves ({codes.CLOSE_STUCK} both)",
