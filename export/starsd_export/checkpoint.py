@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family
+from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family, unstated
 from starsd_export.gguf_source import GgufSource
 from starsd_export.safetensors_source import SafetensorsSource
 from starsd_export.weights import load_model
@@ -67,11 +67,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise UsageError(f"{path} is a pickle, which can run code when it is read: convert it to safetensors first")
     source = GgufSource(path) if path.is_file() else SafetensorsSource(path)
     require_family(source.model_type, path)
-    config = build_config(source.config(), path)
+    contents = source.config()
+    config = build_config(contents, path)
+    limits = read_limits(config, path)
+    _require_ids(source, config.vocab_size)
     return Checkpoint(
         name=path.name,
         config=config,
-        limits=read_limits(config, path),
+        limits=replace(limits, notes=(*limits.notes, *unstated(contents, config))),
         weight_bytes=source.weight_bytes,
         tokenizer=source.tokenizer(),
         chat_template=source.chat_template,
@@ -89,6 +92,18 @@ def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_str(json.dumps(checkpoint.tokenizer))
     rules = TextRules(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.add_bos)
     return Tokenizer.of(backend, rules, checkpoint.chat_template)
+
+
+def _require_ids(source: GgufSource | SafetensorsSource, rows: int) -> None:
+    """Refuse ids that the model has no row for, which would be found out in the middle of an answer."""
+    stated = {"bos_token_id": [source.bos_id], "eos_token_id": source.eos_ids}
+    for key, ids in stated.items():
+        for token in ids:
+            if token is not None and not 0 <= token < rows:
+                raise UsageError(
+                    f"{source.where(key)} has {token} as {key}, which is no id of its vocabulary of {rows}: correct it, "
+                    "or leave that key out"
+                )
 
 
 def _load(source: GgufSource | SafetensorsSource, config: PreTrainedConfig, path: Path) -> PreTrainedModel:

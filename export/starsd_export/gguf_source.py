@@ -75,6 +75,10 @@ class GgufSource:
         found = (self._field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
         return sorted({int(value) for value in found if value is not None})
 
+    def where(self, key: str) -> Path:
+        """The file that states this key."""
+        return self._path
+
     @property
     def add_bos(self) -> bool:
         """Whether a plain prompt begins with the begin-of-sequence token."""

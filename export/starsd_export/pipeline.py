@@ -28,7 +28,7 @@ from starsd_edge.bundles.manifest import (
     TextRules,
 )
 from starsd_edge.errors import UsageError
-from starsd_edge.parity.passes import longest_paths, random_ids
+from starsd_edge.parity.passes import FAR_TOKENS, far_positions, longest_paths, random_ids
 from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
@@ -126,7 +126,9 @@ def export_bundle(
         run = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
         original = Stock(run)
         if options.tensorrt is not None:  # whose graph changes the model's weights
-            original.read(longest_paths(random_ids(manifest.model.vocab_size)))
+            ids = random_ids(manifest.model.vocab_size)
+            original.read(longest_paths(ids))
+            original.read([tuple(ids[:FAR_TOKENS])], far_positions(manifest.model.max_context))
         stored, perplexity = _store(checkpoint, model, options, progress)
         progress(STEPS[2])
         graph = _graph(model, manifest, options, features, stored)

@@ -40,6 +40,7 @@ CASES = (
     "prefill",
     "chunked prefill",
     "long chunk",
+    "far positions",
     "one token on nothing",
     "one token",
     "chain",

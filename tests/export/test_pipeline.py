@@ -58,6 +58,7 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
         "prefill",
         "chunked prefill",
         "long chunk",
+        "far positions",
         "one token on nothing",
         "one token",
         "chain",

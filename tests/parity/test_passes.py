@@ -28,6 +28,7 @@ CASES = [
     "chunked prefill",
     "chunked prefill",
     "long chunk",
+    "far positions",
     "one token on nothing",
     "one token",
     "chain",
