@@ -71,12 +71,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
     config = build_config(contents, path)
     limits = read_limits(config, path)
     _require_ids(source, config.vocab_size)
+    tokenizer, left_out = _with_rows(source.tokenizer(), config.vocab_size, path)
     return Checkpoint(
         name=path.name,
         config=config,
-        limits=replace(limits, notes=(*limits.notes, *unstated(contents, config))),
+        limits=replace(limits, notes=(*limits.notes, *unstated(contents, config), *left_out)),
         weight_bytes=source.weight_bytes,
-        tokenizer=source.tokenizer(),
+        tokenizer=tokenizer,
         chat_template=source.chat_template,
         bos_id=source.bos_id,
         eos_ids=source.eos_ids,
@@ -101,9 +102,43 @@ def _require_ids(source: GgufSource | SafetensorsSource, rows: int) -> None:
         for token in ids:
             if token is not None and not 0 <= token < rows:
                 raise UsageError(
-                    f"{source.where(key)} has {token} as {key}, which is no id of its vocabulary of {rows}: correct it, "
-                    "or leave that key out"
+                    f"{source.where(key)} has {token} as {key}, which is no id of its vocabulary of {rows}: "
+                    "correct it, or leave that key out"
                 )
+
+
+def _with_rows(tokenizer: Mapping[str, Any], rows: int, path: Path) -> tuple[Mapping[str, Any], list[str]]:
+    """The tokenizer without added tokens that the model has no row for, and a line that says so.
+
+    Such tokens (a padding token, mostly) belong to no text; transformers fails where one is in a prompt.
+
+    Raises:
+        UsageError: pieces of ordinary text have no row either, or there are none at all.
+    """
+    vocabulary, added = tokenizer["model"]["vocab"], tokenizer.get("added_tokens") or []
+    pieces = (
+        dict(vocabulary) if isinstance(vocabulary, Mapping) else {name: at for at, (name, _) in enumerate(vocabulary)}
+    )
+    beyond = [token["content"] for token in added if token["id"] >= rows]
+    if not pieces and not added:
+        raise UsageError(f"{path} has a tokenizer without any token: fetch the checkpoint again")
+    kept = {**tokenizer, "added_tokens": [token for token in added if token["id"] < rows]} if beyond else tokenizer
+    try:
+        written = tokenizers.Tokenizer.from_str(json.dumps(kept)).encode("a").ids
+    except Exception:  # the library raises nothing more precise
+        written = [rows]
+    highest = max([*(pieces[piece] for piece in pieces if piece not in beyond), *written], default=0)
+    if highest >= rows:
+        raise UsageError(
+            f"{path} has a tokenizer whose ids reach {highest} and a model with {rows} rows: give the model the "
+            "tokenizer that belongs to it"
+        )
+    if not beyond:
+        return tokenizer, []
+    said = f"{beyond[0]!r} and {len(beyond) - 1} more" if len(beyond) > 1 else f"{beyond[0]!r}"
+    return kept, [
+        f"the tokenizer's {said} is left out and read as plain text: the model of {rows} rows has none for it"
+    ]
 
 
 def _load(source: GgufSource | SafetensorsSource, config: PreTrainedConfig, path: Path) -> PreTrainedModel:

@@ -28,7 +28,8 @@ Length = Annotated[int, Meta(ge=1, le=1 << 30)]
 Width = Annotated[int, Meta(ge=1, le=1 << 20)]
 Layers = Annotated[int, Meta(ge=1, le=4096)]
 Above0 = Annotated[float, Meta(gt=0.0, le=1e18)]
-Ids = int | list[int] | None  # as transformers takes them
+Id = Annotated[int, Meta(ge=-(1 << 31), le=1 << 32)]
+Ids = Id | list[Id] | None
 
 
 class RopeNumbers(msgspec.Struct, kw_only=True):
@@ -80,14 +81,14 @@ class ModelNumbers(msgspec.Struct, kw_only=True):
     rope_parameters: RopeNumbers | None = None
     original_max_position_embeddings: Length | None = None
     partial_rotary_factor: float | None = None
-    bos_token_id: int | None = None
+    bos_token_id: Id | None = None
     eos_token_id: Ids = None
 
 
 class Generation(msgspec.Struct, kw_only=True):
     """generation_config.json."""
 
-    bos_token_id: int | None = None
+    bos_token_id: Id | None = None
     eos_token_id: Ids = None
 
 
@@ -108,7 +109,7 @@ class GgufFields(msgspec.Struct, kw_only=True):
 
     general_architecture: str = msgspec.field(name="general.architecture", default="")
     split_no: int = msgspec.field(name="split.no", default=0)
-    split_count: int = msgspec.field(name="split.count", default=1)
+    split_count: Annotated[int, Meta(ge=0, le=99999)] = msgspec.field(name="split.count", default=1)
     split_tensors: int | None = msgspec.field(name="split.tensors.count", default=None)
     template: str | None = msgspec.field(name="tokenizer.chat_template", default=None)
     model: str = msgspec.field(name="tokenizer.ggml.model", default="")
@@ -160,12 +161,16 @@ def read_json(path: Path, schema: type[msgspec.Struct] | None = None) -> dict[st
         with path.open("rb") as stream:
             data = stream.read(most + 1)
         if len(data) > most:
-            raise UsageError(f"{path} is larger than {most >> 20} MiB, which no such file is: fetch the checkpoint again")
+            raise UsageError(
+                f"{path} is larger than {most >> 20} MiB, which no such file is: fetch the checkpoint again"
+            )
         contents = json.loads(data.decode("utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path.parent} is no checkpoint: it has no {path.name}") from None
     except RecursionError:
-        raise UsageError(f"{path} cannot be read (its brackets are nested too deep): fetch the checkpoint again") from None
+        raise UsageError(
+            f"{path} cannot be read (its brackets are nested too deep): fetch the checkpoint again"
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read ({error}): fetch the checkpoint again") from None
     if not isinstance(contents, dict):

@@ -96,12 +96,16 @@ def build_config(contents: Mapping[str, Any], path: Any) -> PreTrainedConfig:
             "give the checkpoint that they were made from"
         )
     if contents.get("per_layer_config"):
-        raise UsageError(f"{path} has layers of different shapes (per_layer_config), which this version does not export")
+        raise UsageError(
+            f"{path} has layers of different shapes (per_layer_config), which this version does not export"
+        )
     numbers = known_keys(require_types(_stated_in(path), dict(contents), ModelNumbers))
     if numbers.get("hidden_act", "silu") not in ACT2FN:
         raise UsageError(f"{_stated_in(path)} has the hidden_act {numbers['hidden_act']!r}, which transformers lacks")
     if numbers.get("head_dim", 1) is None and "num_attention_heads" in numbers and "hidden_size" in numbers:
-        numbers["head_dim"] = numbers["hidden_size"] // numbers["num_attention_heads"]  # what null means to most classes
+        numbers["head_dim"] = (
+            numbers["hidden_size"] // numbers["num_attention_heads"]
+        )  # what null means to most classes
     # A padding token decides nothing here, and the families' own defaults are ids that a vocabulary need not have.
     numbers["pad_token_id"] = None
     try:
@@ -191,7 +195,8 @@ def published_rope(model: PreTrainedModel) -> Iterator[None]:
 
 def _rope_limit(config: PreTrainedConfig, path: Any) -> tuple[int | None, str]:
     rope = config.rope_parameters or {}
-    kind = rope.get("rope_type", "default" if not rope else "by kind of layer")
+    nested = any(isinstance(value, Mapping) for value in rope.values())
+    kind = "by kind of layer" if nested else rope.get("rope_type", "default")
     if not isinstance(kind, str) or kind not in (*_FIXED_ROPE, *_ROPE_FIXED_WITHIN):
         raise UsageError(
             f"{path} has the RoPE scaling {kind!r}, which this version does not export "

@@ -59,9 +59,7 @@ class Stock:
 
     def _row(self, path: Ids, positions: Ids) -> Reference:
         """Of the last token of a path, from a longer one that was read before, if there is one."""
-        known = (
-            whole for (ids, at), whole in self._read.items() if at == positions and ids[: len(path)] == path
-        )
+        known = (whole for (ids, at), whole in self._read.items() if at == positions and ids[: len(path)] == path)
         whole = next(known, None)
         if whole is None:
             whole = self._read[path, positions] = self._run(path, positions[: len(path)])
