@@ -7,7 +7,7 @@ refused unopened: loading one runs whatever its maker put in.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
 
 def _require_ids(source: GgufSource | SafetensorsSource, rows: int) -> None:
     """Refuse ids that the model has no row for, which would be found out in the middle of an answer."""
-    stated = {"bos_token_id": [source.bos_id], "eos_token_id": source.eos_ids}
+    stated: dict[str, Sequence[int | None]] = {"bos_token_id": [source.bos_id], "eos_token_id": source.eos_ids}
     for key, ids in stated.items():
         for token in ids:
             if token is not None and not 0 <= token < rows:
