@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.errors import UsageError
 from starsd_edge.text.tokenizer import Tokenizer, named_by_id
 from starsd_export.chat_files import choose_template, ends_of_answers
-from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family
+from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family, unstated
 from starsd_export.gguf_source import GgufSource
 from starsd_export.safetensors_source import SafetensorsSource
 from starsd_export.weights import load_model
@@ -80,10 +80,13 @@ def open_checkpoint(path: Path, chat_template: str | None = None, also_end: Sequ
         raise UsageError(f"{path} is a pickle, which can run code when it is read: convert it to safetensors first")
     source = GgufSource(path) if path.is_file() else SafetensorsSource(path)
     require_family(source.model_type, path)
-    config = build_config(source.config(), path)
+    contents = source.config()
+    config = build_config(contents, path)
+    limits = read_limits(config, path)
+    _require_ids(source, config.vocab_size)
+    tokenizer, left_out = _with_rows(source.tokenizer(), config.vocab_size, path)
     template, notes = choose_template(source.chat_templates(), chat_template)
-    contents = source.tokenizer()
-    backend = tokenizers.Tokenizer.from_str(json.dumps(contents))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
     rules = TextRules(source.bos_id, source.eos_ids, source.add_bos)
     special_tokens = source.special_tokens(named_by_id(backend, rules))
     rules = msgspec.structs.replace(rules, special_tokens=special_tokens)
@@ -91,9 +94,9 @@ def open_checkpoint(path: Path, chat_template: str | None = None, also_end: Sequ
     return Checkpoint(
         name=path.name,
         config=config,
-        limits=read_limits(config, path),
+        limits=replace(limits, notes=(*limits.notes, *unstated(contents, config), *left_out)),
         weight_bytes=source.weight_bytes,
-        tokenizer=contents,
+        tokenizer=tokenizer,
         chat_template=template,
         special_tokens=special_tokens,
         bos_id=rules.bos_id,
@@ -112,6 +115,52 @@ def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     special_tokens = dict(checkpoint.special_tokens)
     rules = TextRules(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.add_bos, special_tokens=special_tokens)
     return Tokenizer.of(backend, rules, checkpoint.chat_template)
+
+
+def _require_ids(source: GgufSource | SafetensorsSource, rows: int) -> None:
+    """Refuse ids that the model has no row for, which would be found out in the middle of an answer."""
+    stated: dict[str, Sequence[int | None]] = {"bos_token_id": [source.bos_id], "eos_token_id": source.eos_ids}
+    for key, ids in stated.items():
+        for token in ids:
+            if token is not None and not 0 <= token < rows:
+                raise UsageError(
+                    f"{source.where(key)} has {token} as {key}, which is no id of its vocabulary of {rows}: "
+                    "correct it, or leave that key out"
+                )
+
+
+def _with_rows(tokenizer: Mapping[str, Any], rows: int, path: Path) -> tuple[Mapping[str, Any], list[str]]:
+    """The tokenizer without added tokens that the model has no row for, and a line that says so.
+
+    Such tokens (a padding token, mostly) belong to no text; transformers fails where one is in a prompt.
+
+    Raises:
+        UsageError: pieces of ordinary text have no row either, or there are none at all.
+    """
+    vocabulary, added = tokenizer["model"]["vocab"], tokenizer.get("added_tokens") or []
+    pieces = (
+        dict(vocabulary) if isinstance(vocabulary, Mapping) else {name: at for at, (name, _) in enumerate(vocabulary)}
+    )
+    beyond = [token["content"] for token in added if token["id"] >= rows]
+    if not pieces and not added:
+        raise UsageError(f"{path} has a tokenizer without any token: fetch the checkpoint again")
+    kept = {**tokenizer, "added_tokens": [token for token in added if token["id"] < rows]} if beyond else tokenizer
+    try:
+        written = tokenizers.Tokenizer.from_str(json.dumps(kept)).encode("a").ids
+    except Exception:  # the library raises nothing more precise
+        written = [rows]
+    highest = max([*(pieces[piece] for piece in pieces if piece not in beyond), *written], default=0)
+    if highest >= rows:
+        raise UsageError(
+            f"{path} has a tokenizer whose ids reach {highest} and a model with {rows} rows: give the model the "
+            "tokenizer that belongs to it"
+        )
+    if not beyond:
+        return tokenizer, []
+    said = f"{beyond[0]!r} and {len(beyond) - 1} more" if len(beyond) > 1 else f"{beyond[0]!r}"
+    return kept, [
+        f"the tokenizer's {said} is left out and read as plain text: the model of {rows} rows has none for it"
+    ]
 
 
 def _load(source: GgufSource | SafetensorsSource, config: PreTrainedConfig, path: Path) -> PreTrainedModel:

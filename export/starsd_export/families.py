@@ -8,15 +8,19 @@ sequence has outgrown the original length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
 
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.torch_model import head_width
+from starsd_export.checkpoint_files import ModelNumbers, known_keys, require_types
 
 FAMILIES: dict[str, str] = {
     "llama": "LlamaForCausalLM",
@@ -32,6 +36,18 @@ SHORTEST_CONTEXT = 160
 _FIXED_ROPE = ("default", "linear", "yarn", "llama3")
 _ROPE_FIXED_WITHIN = {"dynamic": "max_position_embeddings", "longrope": "original_max_position_embeddings"}
 """Kinds that are fixed up to a length, and where that length stands."""
+_SCALED_BY_FACTOR = ("linear", "dynamic", "llama3")
+_FACTORS = ("short_factor", "long_factor")
+_UNCHECKED = {
+    "max_position_embeddings": (),
+    "num_attention_heads": (),
+    "rms_norm_eps": (),
+    "hidden_act": (),
+    "rope_theta": (),
+    "sliding_window": ("mistral",),
+    "no_rope_layer_interval": ("smollm3",),
+}
+"""Keys that no tensor's shape would contradict, and the families that look at them; none named: all do."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +95,48 @@ def build_config(contents: Mapping[str, Any], path: Any) -> PreTrainedConfig:
             f"{path} holds quantised weights (kind {kind!r}), which this version does not read: "
             "give the checkpoint that they were made from"
         )
+    if contents.get("per_layer_config"):
+        raise UsageError(
+            f"{path} has layers of different shapes (per_layer_config), which this version does not export"
+        )
+    numbers = known_keys(require_types(_stated_in(path), dict(contents), ModelNumbers))
+    if numbers.get("hidden_act", "silu") not in ACT2FN:
+        raise UsageError(f"{_stated_in(path)} has the hidden_act {numbers['hidden_act']!r}, which transformers lacks")
+    if numbers.get("head_dim", 1) is None and "num_attention_heads" in numbers and "hidden_size" in numbers:
+        numbers["head_dim"] = (
+            numbers["hidden_size"] // numbers["num_attention_heads"]
+        )  # what null means to most classes
+    # A padding token decides nothing here, and the families' own defaults are ids that a vocabulary need not have.
+    numbers["pad_token_id"] = None
     try:
-        config: PreTrainedConfig = CONFIG_MAPPING[family].from_dict(dict(contents))
+        config: PreTrainedConfig = CONFIG_MAPPING[family].from_dict(numbers)
+        if "rope_type" in (config.rope_parameters or {}):
+            # Once more, as each model class does: only now is a length that stands beside the RoPE numbers, and comes
+            # before theirs, an attribute that transformers looks at.
+            config.standardize_rope_params()
     except Exception as error:  # transformers' checks raise whatever they like
         raise UsageError(f"{path} has a configuration that transformers refuses: {_one_line(error)}") from None
     return config
+
+
+def unstated(contents: Mapping[str, Any], config: PreTrainedConfig) -> tuple[str, ...]:
+    """A line where a configuration leaves out what decides every token: transformers' default is then no word of its
+    own.
+
+    Args:
+        contents: of config.json.
+        config: what transformers made of it.
+    """
+    rope = contents.get("rope_scaling") or contents.get("rope_parameters") or {}
+    stated = {*contents, *rope, *(("no_rope_layer_interval",) if contents.get("no_rope_layers") else ())}
+    taken = [
+        f"{name} {(config.rope_parameters or {}).get(name, getattr(config, name, None))}"
+        for name, families in _UNCHECKED.items()
+        if name not in stated and (not families or config.model_type in families)
+    ]
+    if not taken:
+        return ()
+    return (f"config.json leaves out what decides the text; taken from transformers' defaults: {', '.join(taken)}",)
 
 
 def read_limits(config: PreTrainedConfig, path: Any) -> Limits:
@@ -124,9 +177,26 @@ def fix_rope(model: PreTrainedModel, factors: torch.Tensor | None = None) -> Non
         rotary.original_inv_freq.copy_(rotary.inv_freq)
 
 
+@contextmanager
+def published_rope(model: PreTrainedModel) -> Iterator[None]:
+    """Undo `fix_rope` for a while: the rotation watches the length again, as the published class does."""
+    rotary, kind = model.base_model.rotary_emb, (model.config.rope_parameters or {}).get("rope_type")
+    if kind not in _ROPE_FIXED_WITHIN:
+        yield
+        return
+    kept = rotary.inv_freq.clone(), rotary.max_seq_len_cached, rotary.attention_scaling
+    rotary.rope_type = kind
+    try:
+        yield
+    finally:
+        rotary.rope_type = "default"
+        rotary.inv_freq, rotary.max_seq_len_cached, rotary.attention_scaling = kept
+
+
 def _rope_limit(config: PreTrainedConfig, path: Any) -> tuple[int | None, str]:
     rope = config.rope_parameters or {}
-    kind = rope.get("rope_type", "default")
+    nested = any(isinstance(value, Mapping) for value in rope.values())
+    kind = "by kind of layer" if nested else rope.get("rope_type", "default")
     if not isinstance(kind, str) or kind not in (*_FIXED_ROPE, *_ROPE_FIXED_WITHIN):
         raise UsageError(
             f"{path} has the RoPE scaling {kind!r}, which this version does not export "
@@ -135,6 +205,14 @@ def _rope_limit(config: PreTrainedConfig, path: Any) -> tuple[int | None, str]:
     part = rope.get("partial_rotary_factor")
     if part is not None and part != 1.0:
         raise UsageError(f"{path} rotates {part} of each head, which this version does not export: only whole heads")
+    if kind in _SCALED_BY_FACTOR and rope.get("factor") is None:
+        raise UsageError(f"{_stated_in(path)} has {kind} RoPE scaling without its factor: fetch the checkpoint again")
+    for name in _FACTORS if kind == "longrope" else ():
+        if len(rope.get(name) or ()) != head_width(config) // 2:
+            raise UsageError(
+                f"{_stated_in(path)} has a {name} of {len(rope.get(name) or ())} numbers for heads of "
+                f"{head_width(config)}: it takes half as many"
+            )
     if head_width(config) % 2:
         raise UsageError(f"{path} has heads of {head_width(config)} numbers, which RoPE cannot rotate in pairs")
     if kind not in _ROPE_FIXED_WITHIN:
@@ -153,6 +231,10 @@ def _window_limit(config: PreTrainedConfig, path: Any) -> tuple[int | None, str]
     if window is None or not slides:
         return None, ""
     return int(window), "that is its sliding window, and this version has full attention only"
+
+
+def _stated_in(path: Any) -> Path:
+    return path / "config.json" if Path(path).is_dir() else Path(path)
 
 
 def _one_line(error: Exception) -> str:

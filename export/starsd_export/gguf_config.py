@@ -74,7 +74,10 @@ def config_of(
         "num_key_value_heads": numbers.get("attention.head_count_kv", config["num_attention_heads"]),
         "head_dim": _head_dim(path, numbers, config),
         "vocab_size": vocab_size,
-        "pad_token_id": None,  # the families' own defaults are ids that this vocabulary need not have
+        # What GGUF has no key for, or no other value of.
+        "hidden_act": "silu",
+        "sliding_window": None,
+        "no_rope_layer_interval": 4,
         "tie_word_embeddings": "output.weight" not in tensors,
         "rope_parameters": _rope(path, numbers, config["max_position_embeddings"]),
         **_biases(model_type, tensors),

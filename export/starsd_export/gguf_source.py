@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 
 from starsd_edge.bundles.fingerprints import source_fingerprint
-from starsd_edge.errors import UsageError
 from starsd_export.chat_files import gguf_special_tokens, gguf_templates
+from starsd_export.checkpoint_files import GgufNumbers, require_types
 from starsd_export.gguf_config import config_of
+from starsd_export.gguf_parts import all_parts, open_gguf
 from starsd_export.gguf_tensors import read_rope_factors, read_tensors
 from starsd_export.gguf_tokenizer import begins_with_bos, build_tokenizer
 
 _ARCHITECTURE = "general.architecture"
-_MAGIC = b"GGUF"
 
 
 class GgufSource:
@@ -32,14 +30,13 @@ class GgufSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            _require_magic(path)
-            # The reader maps the file and builds a view per tensor, so a file that was cut short fails here.
-            self._reader = gguf.GGUFReader(path)
-        except (ValueError, IndexError, KeyError, OSError, OverflowError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"{path} is no whole GGUF file ({error}): fetch it again, or give a safetensors directory"
-            ) from None
+        self._metadata, tensors = open_gguf(path)
+        prefix = f"{self.model_type}."
+        numbers = {
+            name.removeprefix(prefix): value for name, value in self._metadata.items() if name.startswith(prefix)
+        }
+        require_types(path, numbers, GgufNumbers, prefix)
+        self._tensors = all_parts(path, self._metadata, tensors)
 
     @property
     def model_type(self) -> str:
@@ -49,15 +46,10 @@ class GgufSource:
     @property
     def weight_bytes(self) -> int:
         """Size of the weights as float32."""
-        return 4 * sum(int(tensor.n_elements) for tensor in self._reader.tensors)
-
-    @cached_property
-    def _metadata(self) -> dict[str, Any]:
-        return {name: field.contents() for name, field in self._reader.fields.items()}
+        return 4 * sum(int(tensor.n_elements) for tensor in self._tensors)
 
     def _field(self, name: str, default: Any = None) -> Any:
-        field = self._reader.fields.get(name)
-        return default if field is None else field.contents()
+        return self._metadata.get(name, default)
 
     def chat_templates(self) -> dict[str, str]:
         """jinja sources by name."""
@@ -78,6 +70,10 @@ class GgufSource:
         """Tokens that end an answer: end of sequence and, where stated, end of turn."""
         found = (self._field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
         return sorted({int(value) for value in found if value is not None})
+
+    def where(self, key: str) -> Path:
+        """The file that states this key."""
+        return self._path
 
     @property
     def add_bos(self) -> bool:
@@ -102,26 +98,19 @@ class GgufSource:
                 f"{tensor.tensor_type.name} {tensor.shape.tolist()} ".encode()
                 + np.ascontiguousarray(tensor.data).tobytes()
             ).hexdigest()
-            for tensor in self._reader.tensors
+            for tensor in self._tensors
         }
         return source_fingerprint({"model_type": self.model_type, **numbers}, tensors)
 
     def config(self) -> dict[str, Any]:
         """What config.json would say."""
-        shapes = {tensor.name: tensor.shape.tolist()[::-1] for tensor in self._reader.tensors}
+        shapes = {tensor.name: tensor.shape.tolist()[::-1] for tensor in self._tensors}
         return config_of(self._path, self.model_type, self._metadata, shapes)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor as float32, by transformers' names."""
-        return read_tensors(self._path, self._reader.tensors, self.config())
+        return read_tensors(self._path, self._tensors, self.config())
 
     def rope_factors(self) -> torch.Tensor | None:
         """By what the frequencies of RoPE are divided, or None."""
-        return read_rope_factors(self._path, self._reader.tensors)
-
-
-def _require_magic(path: Path) -> None:
-    """The library finds out too late, in what it takes for tensors."""
-    with path.open("rb") as stream:
-        if stream.read(len(_MAGIC)) != _MAGIC:
-            raise UsageError(f"{path} is no GGUF file: give one, or a directory with config.json and safetensors")
+        return read_rope_factors(self._path, self._tensors)

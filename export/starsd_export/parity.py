@@ -21,8 +21,11 @@ from starsd_export.reference import Reference
 # itself (seen: 0.19); unrelated tensors differ by 1.4.
 BOUNDS = {("fp32", "float32"): 1e-4, ("fp32", "float16"): 5e-3, ("int8", "float32"): 0.4, ("int8", "float16"): 0.4}
 
-RunStock = Callable[[Sequence[int]], Reference]
-"""The stock model over a whole prefix."""
+RunStock = Callable[[Sequence[int], Sequence[int]], Reference]
+"""The stock model over a whole prefix: its tokens, and their positions, none where they are counted from 0."""
+
+
+Ids = tuple[int, ...]
 
 
 class ParityError(StarsdError):
@@ -34,27 +37,32 @@ class Stock:
 
     def __init__(self, run: RunStock) -> None:
         self._run = run
-        self._read: dict[tuple[int, ...], Reference] = {}
+        self._read: dict[tuple[Ids, Ids], Reference] = {}
 
     def __call__(self, observation: Observation) -> Values:
         """The values that are expected of a pass."""
-        self.read(sorted(observation.paths, key=len, reverse=True))  # a token once for all paths that begin alike
-        rows = [self._row(path) for path in observation.paths]
+        at = observation.positions
+        self.read(sorted(observation.paths, key=len, reverse=True), at)  # a token once for all paths that begin alike
+        rows = [self._row(path, at) for path in observation.paths]
         keys, values = (np.concatenate(kind, axis=1) for kind in zip(*((r.keys, r.values) for r in rows), strict=True))
         logits = np.concatenate([rows[row].logits for row in observation.rows])
         return Values(logits, np.concatenate([row.features for row in rows]), list(keys), list(values))
 
-    def read(self, paths: Iterable[tuple[int, ...]]) -> None:
-        """Read paths now, so that what they and their beginnings gave stays known when the model has changed."""
-        for path in paths:
-            self._row(path)
+    def read(self, paths: Iterable[Ids], positions: Ids = ()) -> None:
+        """Read paths now, so that what they and their beginnings gave stays known when the model has changed.
 
-    def _row(self, path: tuple[int, ...]) -> Reference:
+        Args:
+            positions: as `Observation.positions`.
+        """
+        for path in paths:
+            self._row(path, positions)
+
+    def _row(self, path: Ids, positions: Ids) -> Reference:
         """Of the last token of a path, from a longer one that was read before, if there is one."""
-        known = (whole for ids, whole in self._read.items() if ids[: len(path)] == path)
+        known = (whole for (ids, at), whole in self._read.items() if at == positions and ids[: len(path)] == path)
         whole = next(known, None)
         if whole is None:
-            whole = self._read[path] = self._run(path)
+            whole = self._read[path, positions] = self._run(path, positions[: len(path)])
         return whole.row(len(path) - 1)
 
 

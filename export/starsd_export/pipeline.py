@@ -28,7 +28,9 @@ from starsd_edge.bundles.manifest import (
     TextRules,
 )
 from starsd_edge.errors import UsageError
-from starsd_edge.parity.passes import longest_paths, random_ids
+from starsd_edge.parity.files import check_manifest
+from starsd_edge.parity.findings import Status
+from starsd_edge.parity.passes import FAR_TOKENS, far_positions, longest_paths, random_ids
 from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
@@ -127,10 +129,13 @@ def export_bundle(
         progress(STEPS[1])
         model = checkpoint.load()
         manifest = describe(checkpoint, model, options, features)
+        _require_sound(manifest, source)
         run = partial(run_stock, model, kv_dtype=options.kv_dtype, fused=features.fused)
         original = Stock(run)
         if options.tensorrt is not None:  # whose graph changes the model's weights
-            original.read(longest_paths(random_ids(manifest.model.vocab_size)))
+            ids = random_ids(manifest.model.vocab_size)
+            original.read(longest_paths(ids))
+            original.read([tuple(ids[:FAR_TOKENS])], far_positions(manifest.model.max_context))
         stored, perplexity = _store(checkpoint, model, options, progress)
         progress(STEPS[2])
         graph = _graph(model, manifest, options, features, stored)
@@ -163,6 +168,13 @@ def require_replaceable(destination: Path) -> None:
         return
     if any(destination.iterdir()):
         raise UsageError(f"{destination} holds files and no bundle: name a new directory, or empty this one first")
+
+
+def _require_sound(manifest: Manifest, source: Path) -> None:
+    """Hold the manifest to the rules that `check` has, and to its own schema."""
+    found = check_manifest(source, msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest))
+    if found.status is Status.DIFFERS:
+        raise UsageError(f"{source} makes no bundle that could be used: {found.finding.partition(': ')[2]}")
 
 
 def describe(

@@ -17,6 +17,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from starsd_edge.runtime.torch_features import FusedStates, saturated
+from starsd_export.families import published_rope
 
 STOCK_ATTENTION = "sdpa"
 
@@ -57,16 +58,27 @@ class RoundingCache(DynamicCache):  # type: ignore[misc]
         return states.to(self._dtype).to(states.dtype)
 
 
-def run_stock(model: PreTrainedModel, ids: Sequence[int], kv_dtype: str, fused: FusedStates | None = None) -> Reference:
+def run_stock(
+    model: PreTrainedModel,
+    ids: Sequence[int],
+    positions: Sequence[int] = (),
+    *,
+    kv_dtype: str,
+    fused: FusedStates | None = None,
+) -> Reference:
     """The stock model over a whole prefix, from nothing.
 
     Args:
+        positions: of the tokens; none where they are counted from 0.
         fused: what makes features of its states; None takes the one after the final norm.
     """
     model.set_attn_implementation(STOCK_ATTENTION)
     cache = RoundingCache(getattr(torch, kv_dtype))
-    with torch.inference_mode(), _layer_outputs(model) as states:
-        output = model.base_model(input_ids=torch.tensor([list(ids)]), cache=cache, use_cache=True)
+    places = torch.tensor([list(positions or range(len(ids)))])
+    # The mask says that all is one text: without it, gaps between positions are taken for the ends of several.
+    whole = {"position_ids": places, "attention_mask": torch.ones_like(places)}
+    with torch.inference_mode(), published_rope(model), _layer_outputs(model) as states:
+        output = model.base_model(input_ids=torch.tensor([list(ids)]), cache=cache, use_cache=True, **whole)
         hidden = output.last_hidden_state
         logits = model.get_output_embeddings()(hidden).float()
         features = hidden.half() if fused is None else saturated(fused([states[tap] for tap in fused.taps]))

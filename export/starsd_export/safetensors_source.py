@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tokenizers
 from safetensors import SafetensorError, safe_open
 
@@ -17,6 +18,7 @@ from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import source_fingerprint
 from starsd_edge.errors import UsageError
 from starsd_export.chat_files import directory_special_tokens, directory_templates
+from starsd_export.checkpoint_files import Generation, TokenizerNotes, read_json
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -77,6 +79,10 @@ class SafetensorsSource:
         value = self._generation.get("eos_token_id", self._config.get("eos_token_id"))
         return sorted(int(item) for item in (value if isinstance(value, list) else [value]) if item is not None)
 
+    def where(self, key: str) -> Path:
+        """The file that states this key of the generation's."""
+        return self._path / ("generation_config.json" if key in self._generation else "config.json")
+
     @property
     def add_bos(self) -> bool:
         """Whether a plain prompt begins with the begin-of-sequence token. As for transformers, what tokenizer.json
@@ -107,7 +113,7 @@ class SafetensorsSource:
         except Exception as error:  # the library raises nothing more precise
             raise UsageError(f"{path} is no usable tokenizer ({error}): fetch the checkpoint again") from None
         for index, added in self._tokenizer_config.get("added_tokens_decoder", {}).items():
-            if tokenizer.token_to_id(added["content"]) != int(index):
+            if str(tokenizer.token_to_id(added["content"])) != index:
                 raise UsageError(
                     f"{self._path} adds {added['content']}, which its tokenizer.json lacks: save it again with "
                     "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY) of transformers"
@@ -129,11 +135,11 @@ class SafetensorsSource:
 
     @cached_property
     def _generation(self) -> dict[str, Any]:
-        return _read_json_or_nothing(self._path / "generation_config.json")
+        return _read_json_or_nothing(self._path / "generation_config.json", Generation)
 
     @cached_property
     def _tokenizer_config(self) -> dict[str, Any]:
-        return _read_json_or_nothing(self._path / "tokenizer_config.json")
+        return _read_json_or_nothing(self._path / "tokenizer_config.json", TokenizerNotes)
 
     @cached_property
     def _scan(self) -> tuple[int, dict[str, str]]:
@@ -217,22 +223,5 @@ def _instead(directory: Path) -> str:
     return "give a GGUF file, or a directory with config.json, tokenizer.json and safetensors"
 
 
-def _read_json_or_nothing(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a checkpoint.
-
-    Raises:
-        UsageError: there is none.
-    """
-    try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path.parent} is no checkpoint: it has no {path.name}") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error}): fetch the checkpoint again") from None
-    if not isinstance(contents, dict):
-        raise UsageError(f"{path} is not what its name says (no JSON object): fetch the checkpoint again")
-    return contents
+def _read_json_or_nothing(path: Path, schema: type[msgspec.Struct] | None = None) -> dict[str, Any]:
+    return read_json(path, schema) if path.is_file() else {}

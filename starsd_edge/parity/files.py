@@ -80,6 +80,8 @@ def check_tokenizer(path: Path, manifest: Manifest, golden: Golden | None) -> Ch
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     model, graph = manifest.model, manifest.graph
+    if model.tokenizer_size > model.vocab_size:
+        yield f"a tokenizer of {model.tokenizer_size} ids is beyond the vocabulary of {model.vocab_size}"
     if model.n_heads % model.n_kv_heads:
         yield f"{model.n_heads} heads do not share {model.n_kv_heads} KV heads evenly"
     if graph.feature_kind == "last_hidden" and graph.feature_width != model.hidden_size:

@@ -25,7 +25,9 @@ from starsd_edge.parity.text import Text
 
 GOLDEN_NAME = "golden.npz"
 REVISION = 1
-"""Raised when the passes, or the places that are kept of them, change."""
+"""Raised when a pass, or the places that are kept of it, change. A new pass needs none: of an older recording it is
+said that the pass is not in it.
+"""
 _PLACES = {"logits": 512, "features": 256, "layer": 96}
 _STRIDE = 2_654_435_761  # a prime: its multiples visit the places of any smaller tensor once each, in no pattern
 _MOST_BYTES = 16 << 20

@@ -1,4 +1,5 @@
-"""The passes that show what a model computes, run on any engine: prefill, one token, a chain, a tree, and what follows.
+"""The passes that show what a model computes, run on any engine: prefill, far positions, one token, a chain, a tree,
+and what follows.
 
 A yardstick needs to know of each row only the tokens that it stands on, its *path*: it owes nothing to how an engine
 batches, masks or keeps them.
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import Engine, EngineSpec, Step, TopTwo, commit_tokens, run_chain
+from starsd_edge.runtime.engine import Engine, EngineSpec, Step, TopTwo, causal_mask, commit_tokens, run_chain
 from starsd_edge.runtime.engine import Sequence as KvSequence
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
@@ -27,6 +28,7 @@ BITWISE_PREFIXES = (0, PREFIX, 150)
 NEEDED_CONTEXT = PREFIX + CHAIN + 1
 IDS = max(BITWISE_PREFIXES) + CHAIN
 """Tokens that the passes are made of."""
+FAR_TOKENS = 16
 _CHUNKS = (7, 1, 16)
 _PARENTS = (ROOT, 0, 1, 0, ROOT, 4, 4)
 """Seven nodes with branches at the root and below: 0(1(2) 3) 4(5 6)."""
@@ -62,17 +64,19 @@ class Observation:
         case: its kind.
         paths: of each of its T rows, the tokens that it stands on, itself the last.
         rows: those with logits.
+        positions: of the tokens of its longest path; () where they are counted from 0.
     """
 
     case: str
     paths: tuple[tuple[int, ...], ...]
     rows: tuple[int, ...]
     values: Values
+    positions: tuple[int, ...] = ()
 
     @property
     def longest(self) -> int:
-        """Tokens under its deepest row; with the case, the name of a pass."""
-        return max(map(len, self.paths))
+        """Tokens that its deepest row has room for before it, itself too; with the case, the name of a pass."""
+        return 1 + self.positions[-1] if self.positions else max(map(len, self.paths))
 
 
 @runtime_checkable
@@ -98,6 +102,15 @@ def longest_paths(ids: Sequence[int]) -> list[tuple[int, ...]]:
     tree, (past, root) = _sample_tree(ids), (tuple(ids[:PREFIX]), ids[PREFIX])
     nodes = [(*past, root, *_path(tree, node)) for node in range(len(tree))]
     return [tuple(ids[:LONG]), (*nodes[_KEPT[-1] - 1], ids[0]), *nodes]
+
+
+def far_positions(max_context: int) -> tuple[int, ...]:
+    """Where the tokens of the pass over the whole context stand: from its first place to its last, evenly apart.
+
+    RoPE scalings change what is far. A pass over as many tokens as that would take minutes; a token's rotation depends
+    on its position alone, so a few tokens with gaps between them show the same.
+    """
+    return tuple(int(place) for place in np.linspace(0, max_context - 1, FAR_TOKENS))
 
 
 def why_too_small(spec: EngineSpec) -> str:
@@ -127,6 +140,7 @@ def run_passes(engine: Engine, ids: Sequence[int]) -> Iterator[Observation]:
     yield from _chunked(engine, prompt)
     if min(engine.spec.max_context, engine.spec.max_chunk) >= LONG:
         yield _causal("long chunk", engine, engine.open(LONG), [], ids[:LONG], (LONG - 1,))
+    yield _far(engine, ids[:FAR_TOKENS])
     seq = engine.open(NEEDED_CONTEXT)
     yield _causal("one token on nothing", engine, seq, [], ids[:1])
     commit_tokens(engine, seq, prompt)
@@ -161,6 +175,14 @@ def _causal(
     whole = (*past, *ids)
     paths = tuple(whole[: len(past) + row + 1] for row in range(len(ids)))
     return Observation(case, paths, rows or tuple(range(len(ids))), _seen(step, seq))
+
+
+def _far(engine: Engine, ids: Sequence[int]) -> Observation:
+    """A chain over the whole context, with gaps."""
+    seq, positions = engine.open(FAR_TOKENS), far_positions(engine.spec.max_context)
+    step = engine.forward(seq, np.asarray(ids, np.int64), np.asarray(positions, np.int64), causal_mask(FAR_TOKENS))
+    paths = tuple(tuple(ids[: row + 1]) for row in range(FAR_TOKENS))
+    return Observation("far positions", paths, tuple(range(FAR_TOKENS)), _seen(step, seq), positions)
 
 
 def _chunked(engine: Engine, prompt: Sequence[int]) -> Iterator[Observation]:

@@ -58,7 +58,7 @@ def test_greedy_steps_are_those_of_transformers(bench_fp16_kv: Bench, stock: Any
         case = Case(prompt, SamplingParams())
         text = [*bench.prompt(case), *bench.plain(case)]
         for kv_dtype in agreed:
-            theirs = run_stock(stock, text[:-1], kv_dtype).logits[-bench.length :].argmax(axis=1).tolist()
+            theirs = run_stock(stock, text[:-1], kv_dtype=kv_dtype).logits[-bench.length :].argmax(axis=1).tolist()
             agreed[kv_dtype] += sum(map(eq, bench.plain(case), theirs))
             if kv_dtype == bench.engine.spec.kv_dtype:
                 both = zip(range(bench.length), bench.choices(case), theirs, strict=True)

@@ -72,6 +72,19 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str, contents:
     assert name in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"])
+def test_a_hostile_file_is_named_in_one_line(tmp_path: Path, name: str) -> None:
+    write_safetensors(tmp_path)
+    for contents in (b"[" * 500_000, b'{"a":' * 500_000, b'{"a":' + b"9" * 100_000 + b"}", b"null"):
+        (tmp_path / name).write_bytes(contents)
+        message = refusal(tmp_path)
+        assert name in message
+        assert len(message) < 400
+    with (tmp_path / name).open("wb") as stream:
+        stream.truncate(1 << 30)
+    assert "MiB, which no such file is" in refusal(tmp_path)
+
+
 def test_a_splitting_that_is_not_spelled_out_is_refused_by_name(tmp_path: Path) -> None:
     message = refusal(write_gguf(tmp_path / "tiny.gguf", splitting="viking"))
     assert "splitting 'viking'" in message

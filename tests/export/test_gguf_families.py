@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from transformers import PreTrainedModel
 from starsd_edge.errors import UsageError
 from starsd_export.checkpoint import open_checkpoint
 from tests.support.tiny_families import LINEAR, LLAMA3, SHORT, VARIANTS, YARN, tiny_family
-from tests.support.tiny_gguf import Tensors, write_model
+from tests.support.tiny_gguf import Tensors, write_model, write_parts
 
 IDS = np.random.default_rng(3).integers(0, 300, 200).tolist()
 PLAIN = [name for name in VARIANTS if "rope" not in name and "yarn" not in name and "mistral" not in name]
@@ -124,3 +126,71 @@ def test_divisors_of_another_width_are_refused(tmp_path: Path) -> None:
 
     path = write_model(tmp_path / "m.gguf", tiny_family(model_type="llama"), alter=add)
     assert "3 RoPE factors" in refusal(path)
+
+
+def patched(path: Path, key: bytes, offset: int, new: bytes) -> Path:
+    """The file with some bytes changed, counted from the end of a field's name."""
+    raw = path.read_bytes()
+    at = raw.index(key) + len(key) + offset
+    path.write_bytes(raw[:at] + new + raw[at + len(new) :])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "offset", "new", "said"),
+    [
+        (b"tokenizer.ggml.tokens", 8, struct.pack("<Q", 1 << 60), "ends before what its header announces"),
+        (b"tokenizer.ggml.bos_token_id", 4, struct.pack("<I", 0xFFFFFFFF), "4294967295 as bos_token_id"),
+        (b"tokenizer.ggml.bos_token_id", 0, struct.pack("<I", 6), "wrong tokenizer.ggml.bos_token_id"),
+        (b"llama.attention.head_count", 0, struct.pack("<I", 6), "wrong llama.attention.head_count"),
+        (b"llama.block_count", 4, struct.pack("<I", 0xFFFFFFF0), "wrong llama.block_count (Expected `int` <= 4096)"),
+        (b"llama.rope.freq_base", 4, struct.pack("<f", 0), "wrong llama.rope.freq_base"),
+        (b"general.architecture", 12, b"\xff\xfe", "no whole GGUF file"),
+        (b"general.architecture", 4, struct.pack("<Q", 1 << 62), "ends before what its header announces"),
+        (b"GGUF", 4, struct.pack("<QQ", 1 << 62, 1 << 62), "ends before what its header announces"),
+    ],
+)
+def test_a_field_that_cannot_be_is_refused_in_one_line(
+    key: bytes, offset: int, new: bytes, said: str, tmp_path: Path
+) -> None:
+    assert said in refusal(patched(write_model(tmp_path / "m.gguf", tiny_family(model_type="llama")), key, offset, new))
+
+
+def test_arrays_in_arrays_end_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    head = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"a" + struct.pack("<I", 9)
+    path.write_bytes(head + struct.pack("<IQ", 9, 1) * 50_000)
+    assert "no whole GGUF file" in refusal(path)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    return write_parts(tmp_path / "m", tiny_family(model_type="llama"), 3)
+
+
+def test_a_split_model_is_the_whole_one(parts: list[Path], tmp_path: Path) -> None:
+    whole = open_checkpoint(write_model(tmp_path / "whole.gguf", tiny_family(model_type="llama")))
+    split = open_checkpoint(parts[0])
+    assert split.source_fp == whole.source_fp
+    expected = whole.load().state_dict()
+    assert all(torch.equal(values, expected[name]) for name, values in split.load().state_dict().items())
+
+
+def test_parts_that_do_not_make_a_model_are_named(parts: list[Path], tmp_path: Path) -> None:
+    first, second, third = parts
+    assert f"give the first, {first.name}" in refusal(second)
+    contents = second.read_bytes()
+    second.unlink()
+    assert f"{second} is missing, part 2 of 3" in refusal(first)
+    shutil.copy(third, second)
+    assert "says that it is part 3 of 3 and not 2 of 3" in refusal(first)
+    second.write_bytes(contents[: len(contents) // 2])
+    assert f"{second} is no whole GGUF file" in refusal(first)
+    second.write_bytes(contents)
+    renamed = first.rename(tmp_path / "model.gguf")
+    assert "one of 3 parts" in (message := refusal(renamed))
+    assert "llama-gguf-split --merge" in message
+    other = write_parts(tmp_path / "other", tiny_family(model_type="llama", num_hidden_layers=1), 3)
+    renamed.rename(first)
+    shutil.copy(other[1], second)
+    assert "should hold" in refusal(first) or "same name" in refusal(first)

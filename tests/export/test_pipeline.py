@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+import starsd_export.checkpoint as checkpoints
 import starsd_export.pipeline as pipeline
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.manifest import GRAPH_REVISION
@@ -20,8 +21,10 @@ from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_export.checkpoint import open_checkpoint
+from starsd_export.families import Limits
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import STEPS, ExportOptions, export_bundle
+from tests.support.tiny_families import VARIANTS, write_family
 from tests.support.tiny_llama import tiny_model, write_gguf, write_safetensors
 
 IDS = [5, 9, 17, 3, 11, 20, 7, 2]
@@ -58,6 +61,7 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
         "prefill",
         "chunked prefill",
         "long chunk",
+        "far positions",
         "one token on nothing",
         "one token",
         "chain",
@@ -65,6 +69,17 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
         "after a branch",
     }
     assert str(tmp_path) not in (bundle.path / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize("rope", ["llama-longrope-phi-style", "llama-dynamic-rope"])
+def test_the_gate_reaches_beyond_the_length_up_to_which_a_rotation_is_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rope: str
+) -> None:
+    monkeypatch.setattr(checkpoints, "read_limits", lambda config, path: Limits(2 * config.max_position_embeddings))
+    source = write_family(tmp_path / "tiny", **VARIANTS[rope])
+    with pytest.raises(ParityError, match="of far positions"):
+        export_bundle(source, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_bundle_tells_nothing_of_the_machine_that_made_it(checkpoint: Path, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from starsd_edge.errors import UsageError
-from starsd_export.checkpoint import open_checkpoint
+from starsd_export.checkpoint import checkpoint_tokenizer, open_checkpoint
+from tests.support.small_tokenizers import byte_level
 from tests.support.tiny_families import CONTEXT, DYNAMIC, LONGROPE, VARIANTS, YARN, write_family
 
 INDEX = "model.safetensors.index.json"
@@ -130,7 +131,18 @@ def test_an_index_of_another_form_is_refused(sharded: Path, contents: Any) -> No
         ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "RoPE scaling 'proportional'"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "rotates 0.5 of each head"),
         ({"head_dim": 15}, "configuration that transformers refuses"),
-        ({"hidden_size": "wide"}, "configuration that transformers refuses"),
+        ({"hidden_size": "wide"}, "config.json has a wrong hidden_size (Expected `int`, got `str`)"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "4"}}, "wrong rope_parameters.factor"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": None}}, "linear RoPE scaling without its factor"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "wrong rope_parameters.rope_theta"),
+        ({"rope_parameters": {**LONGROPE, "short_factor": [1.0, 2.0]}}, "short_factor of 2 numbers for heads of 16"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "RoPE scaling 'by kind of layer'"),
+        ({"hidden_act": "foo"}, "the hidden_act 'foo', which transformers lacks"),
+        ({"num_hidden_layers": 10**9}, "wrong num_hidden_layers (Expected `int` <= 4096)"),
+        ({"max_position_embeddings": 10**30}, "wrong max_position_embeddings"),
+        ({"eos_token_id": "</s>"}, "wrong eos_token_id (Expected `int | array | null`, got `str`)"),
+        ({"bos_token_id": [0]}, "wrong bos_token_id"),
+        ({"per_layer_config": {"0": {"hidden_size": 3}}}, "layers of different shapes"),
         ({"max_position_embeddings": 100}, "a context of 100 tokens; at least 160 are needed"),
     ],
 )
@@ -138,6 +150,102 @@ def test_a_configuration_that_cannot_be_followed_is_refused_by_name(
     llama: Path, changes: dict[str, Any], said: str
 ) -> None:
     assert said in refusal(configure(llama, **changes))
+
+
+def write(path: Path, name: str, contents: Any) -> Path:
+    (path / name).write_text(json.dumps(contents))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        (
+            {"eos_token_id": -1},
+            "generation_config.json has -1 as eos_token_id, which is no id of its vocabulary of 391",
+        ),
+        ({"eos_token_id": [1, 9999]}, "has 9999 as eos_token_id"),
+        ({"eos_token_id": [1, "</s>"]}, "wrong eos_token_id[1] (Expected `int`, got `str`)"),
+        ({"eos_token_id": 10**400}, "wrong eos_token_id"),
+        ({"bos_token_id": 391}, "has 391 as bos_token_id"),
+        ({"bos_token_id": True}, "wrong bos_token_id (Expected `int | null`, got `bool`)"),
+    ],
+)
+def test_ids_that_are_none_are_refused_with_file_and_key(llama: Path, contents: Any, said: str) -> None:
+    message = refusal(write(llama, "generation_config.json", contents))
+    assert said in message
+    assert len(message) < 400
+
+
+def test_keys_that_decide_no_text_change_nothing(llama: Path) -> None:
+    """They would change how transformers runs the model here, or keep it from being made."""
+    loose = {
+        "pad_token_id": 99999,
+        "_attn_implementation": "flash_attention_2",
+        "return_dict": False,
+        "id2label": {"a": 1},
+    }
+    expected = open_checkpoint(llama).load().state_dict()
+    found = open_checkpoint(configure(llama, **loose)).load()
+    assert found.config.return_dict
+    assert all(torch.equal(values, expected[name]) for name, values in found.state_dict().items())
+
+
+def test_what_the_configuration_leaves_to_transformers_is_said(llama: Path) -> None:
+    config = json.loads((llama / "config.json").read_text())
+    for name in ("rms_norm_eps", "rope_parameters"):
+        del config[name]
+    (note,) = open_checkpoint(write(llama, "config.json", config)).limits.notes
+    assert "taken from transformers' defaults: rms_norm_eps 1e-06, rope_theta 10000.0" in note
+
+
+def tokenizer_with(llama: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    contents = json.loads((llama / "tokenizer.json").read_text())
+    change(contents)
+    return write(llama, "tokenizer.json", contents)
+
+
+def test_an_added_token_without_a_row_is_left_out_and_said(llama: Path) -> None:
+    size = byte_level().get_vocab_size()
+    tokenizer_with(
+        llama, lambda all_: all_["added_tokens"].append({**all_["added_tokens"][0], "id": size, "content": "[P]"})
+    )
+    checkpoint = open_checkpoint(llama)
+    assert "'[P]' is left out" in checkpoint.limits.notes[0]
+    assert max(checkpoint_tokenizer(checkpoint).encode("a[P]b")) < size
+
+
+def writes_beyond(contents: dict[str, Any]) -> None:
+    first = {"SpecialToken": {"id": "<q>", "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    contents["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [first, text],
+        "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<q>": {"id": "<q>", "ids": [99999], "tokens": ["<q>"]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda contents: contents["model"]["vocab"].update(zzz=391), "ids reach 391 and a model with 391 rows"),
+        (writes_beyond, "ids reach 99999 and a model with 391 rows"),
+        (
+            lambda contents: contents.update(model={"type": "BPE", "vocab": {}, "merges": []}, added_tokens=[]),
+            "a tokenizer without any token",
+        ),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(
+    llama: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    assert said in refusal(tokenizer_with(llama, change))
+
+
+def test_added_tokens_of_another_form_are_refused_by_key(llama: Path) -> None:
+    write(llama, "tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": 3}}})
+    assert "tokenizer_config.json has a wrong added_tokens_decoder[...].content" in refusal(llama)
 
 
 def test_an_adapter_is_no_model(llama: Path) -> None:
@@ -165,6 +273,7 @@ def test_an_adapter_is_no_model(llama: Path) -> None:
         ({"model_type": "llama", "rope_parameters": YARN}, CONTEXT, None),
         ({"model_type": "llama", "rope_parameters": DYNAMIC}, CONTEXT, None),
         ({"model_type": "llama", "rope_parameters": LONGROPE}, 512, "longrope RoPE scaling"),
+        (VARIANTS["llama-longrope-phi-style"], 512, "longrope RoPE scaling"),
     ],
 )
 def test_the_context_ends_where_the_static_graph_would_differ(

@@ -47,7 +47,7 @@ def test_an_engine_gives_what_its_graph_gives(tiny_tensorrt: dict[str, Bundle], 
     live = observed(list(run_passes(graph, golden.facts.ids)), HALF_BOUND, "build it again")
     for yardstick in (live, recorded(golden, HALF_BOUND, "build it again")):
         checks = held_to(opened, bundle, yardstick)
-        assert len(checks) == 9
+        assert len(checks) == 10
         assert {check.status for check in checks} == {Status.OK}, checks
         assert not [check for check in checks if "is not shown" in check.finding]
     assert opened.device.faults.notes == []

@@ -28,6 +28,7 @@ CASES = [
     "chunked prefill",
     "chunked prefill",
     "long chunk",
+    "far positions",
     "one token on nothing",
     "one token",
     "chain",
@@ -38,7 +39,7 @@ CASES = [
 
 def engine(seed: int = 0, **changes: int) -> PrefixEngine:
     limits = {"max_context": 256, "max_tree": 32, "max_chunk": 128} | changes
-    return PrefixEngine(seed, vocab_size=VOCAB, **limits)  # type: ignore[arg-type]
+    return PrefixEngine(seed, vocab_size=VOCAB, gaps=True, **limits)  # type: ignore[arg-type]
 
 
 def alone(path: tuple[int, ...]) -> np.ndarray:
@@ -93,7 +94,7 @@ def test_the_two_highest_logits_that_an_engine_names_are_looked_at() -> None:
             return Step(step.logits, step.features, TopTwo(ids, np.take_along_axis(step.logits, ids, axis=1)))
 
     ids = random_ids(VOCAB)
-    naming = Naming(vocab_size=VOCAB, max_context=256, max_tree=32, max_chunk=128)
+    naming = Naming(vocab_size=VOCAB, max_context=256, max_tree=32, max_chunk=128, gaps=True)
     good = list(run_passes(naming, ids))
     assert all(each.values.is_top_right for each in good)
     naming.wrong = 3

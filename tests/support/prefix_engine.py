@@ -68,8 +68,10 @@ class PrefixEngine:
         eos_id: int | None = None,
         eos_bonus: float = 0.0,
         exact_trees: bool = True,
+        gaps: bool = False,
     ) -> None:
         self._seed = seed
+        self._gaps = gaps
         self._padding = padding
         self._order_weight = order_weight
         self._prefix_weight = prefix_weight
@@ -181,6 +183,8 @@ class PrefixEngine:
         for row, seen in enumerate(tree_mask):
             if any((tree_mask[column] & ~seen).any() for column in np.flatnonzero(seen)):
                 raise EngineError(f"row {row} sees a row without seeing all of that row's ancestors")
+        if self._gaps and (np.diff(positions) > 1).all():
+            return
         if not np.array_equal(positions, seq.length + tree_mask.sum(axis=1) - 1):
             raise EngineError(f"positions {positions.tolist()} do not fit the mask on {seq.length} committed rows")
         if positions.max() >= self.spec.max_context:

@@ -34,6 +34,8 @@ LONGROPE = {
     "long_factor": [2.0 + index for index in range(8)],
     "original_max_position_embeddings": 512,
 }
+PHI_STYLE = {name: value for name, value in LONGROPE.items() if name != "original_max_position_embeddings"}
+"""Without its length, which stands beside it in the configuration."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama-one-head-each": {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False},
@@ -48,6 +50,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3-biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True, "tie_word_embeddings": False},
     "llama-dynamic-rope": {"model_type": "llama", "rope_parameters": DYNAMIC},
     "llama-longrope": {"model_type": "llama", "rope_parameters": LONGROPE},
+    "llama-longrope-phi-style": {
+        "model_type": "llama",
+        "rope_parameters": PHI_STYLE,
+        "original_max_position_embeddings": 512,
+    },
     "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2},
     "padded": {"model_type": "qwen2", "vocab_size": 448},
 }

@@ -56,6 +56,26 @@ def write_model(
     return _finish(writer, path)
 
 
+def write_parts(stem: Path, model: PreTrainedModel, count: int) -> list[Path]:
+    """The same in parts, as llama.cpp splits: the fields in the first, a share of the tensors in each."""
+    whole = write_model(stem.with_suffix(".whole"), model)
+    reader = gguf.GGUFReader(whole)
+    paths = [stem.with_name(f"{stem.name}-{number + 1:05}-of-{count:05}.gguf") for number in range(count)]
+    for number, path in enumerate(paths):
+        writer = gguf.GGUFWriter(path, model.config.model_type)
+        for field in reader.fields.values() if number == 0 else ():
+            if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+                sub = field.types[1] if len(field.types) > 1 else None
+                writer.add_key_value(field.name, field.contents(), field.types[0], sub)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[number::count]:
+            writer.add_tensor(tensor.name, tensor.data)
+        _finish(writer, path)
+    return paths
+
+
 def write_tokenizer(path: Path, add: Callable[[gguf.GGUFWriter], None]) -> Path:
     """A GGUF file with a tokenizer and next to nothing else."""
     writer = gguf.GGUFWriter(path, "llama")

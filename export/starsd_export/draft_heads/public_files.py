@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from starsd_edge.errors import UsageError
-from starsd_export.safetensors_source import SafetensorsSource, read_json
+from starsd_export.checkpoint_files import read_json
+from starsd_export.safetensors_source import SafetensorsSource
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
