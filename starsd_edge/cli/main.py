@@ -59,7 +59,7 @@ def main() -> NoReturn:
     """Entry point of the installed command."""
     signal.signal(signal.SIGTERM, _terminate)
     output = _standard_streams()
-    code: object = None
+    code: str | int | None = None
     try:
         code = run(sys.argv[1:])
     except SystemExit as ended:
@@ -135,7 +135,7 @@ def _discard(number: int, mode: int) -> None:
         os.close(null)
 
 
-def _after_output(code: object, output: _Output) -> object:
+def _after_output(code: str | int | None, output: _Output) -> str | int | None:
     """The exit code, once all of standard output is written or lost."""
     with contextlib.suppress(OSError):  # it is remembered
         sys.stdout.flush()
