@@ -156,3 +156,22 @@ def test_a_reader_that_leaves_early_is_no_failure_to_report() -> None:
     result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "says"),
+    [
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+        (">/dev/full", 1, "error: standard output cannot be written (No space left on device): what is missing"),
+        (">/dev/full 2>/dev/full", 1, ""),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_is_named_and_changes_no_answer(redirection: str, code: int, says: str) -> None:
+    command = f"{sys.executable} -m starsd_edge.cli --version {redirection}"
+    ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(says)
+    assert len(ended.stderr.splitlines()) == bool(says)
