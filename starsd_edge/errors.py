@@ -1,7 +1,7 @@
 """What the program says when it cannot go on.
 
 Every error that a user can cause or mend is a `StarsdError`: one clear line that says what is wrong and what to do.
-The command line prints that line and exits with `exit_code`; anything else is a fault of ours and keeps its traceback.
+The command line prints that line and exits with `exit_code`; anything else is a fault of ours.
 """
 
 from __future__ import annotations

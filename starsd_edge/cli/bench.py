@@ -105,14 +105,18 @@ def verify(options: BenchVerifyOptions) -> None:
     from starsd_edge.cli.bench_output import progress_lines
     from starsd_edge.cli.bench_verify import VerifyBench
     from starsd_edge.cli.bench_verify_table import WIDTH, show_passes
+    from starsd_edge.cli.kept_curves import curve_store
 
     if options.json is not None:
         check_report_path(options.json)
     with progress_lines() as progress:
         outcome = VerifyBench(options, progress).run()
     show_passes(outcome, Console(file=sys.stdout, width=WIDTH, highlight=False), kept=options.keep)
+    sys.stdout.flush()
     if options.json is not None:
         write_report(options.json, outcome.report)
+    if options.keep:
+        curve_store().save(outcome.key, outcome.stored)
 
 
 def trace(options: BenchTraceOptions) -> None:

@@ -16,8 +16,8 @@ from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import find_bundle
 from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
-from starsd_edge.cli.kept_curves import Passes, curve_key, curve_store, stored_curves
-from starsd_edge.doctor.curve_store import StoredCurves
+from starsd_edge.cli.kept_curves import Passes, curve_key, stored_curves
+from starsd_edge.doctor.curve_store import CurveKey, StoredCurves
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.tree import DraftShape
@@ -33,12 +33,14 @@ class Outcome:
     Attributes:
         report: the figures.
         passes: in seconds.
+        key: under which it is kept.
         stored: as it is kept, or would be.
         drafts: what a hub is asked for at first, by committed tokens.
     """
 
     report: Report
     passes: Passes
+    key: CurveKey
     stored: StoredCurves
     drafts: Mapping[int, DraftShape]
 
@@ -61,7 +63,7 @@ class VerifyBench:
         self._clock = clock
 
     def run(self) -> Outcome:
-        """Measure, and keep it unless told otherwise.
+        """Measure.
 
         Raises:
             UsageError: the engine takes no such passes, or the device is none.
@@ -79,8 +81,6 @@ class VerifyBench:
         machine = describe_machine(("onnxruntime", "tensorrt", "numpy"))
         passes = self._measure(target)
         stored = stored_curves(key, bundle.manifest, passes)
-        if options.keep:
-            curve_store().save(key, stored)
         settings = {
             "bundle": options.bundle,
             "device": options.device,
@@ -92,7 +92,7 @@ class VerifyBench:
             "kv_dtype": bundle.manifest.graph.kv_dtype,
         }
         report = Report([*verify_figures(passes, label_of(options.device))], machine, settings)
-        return Outcome(report, passes, stored, _first_drafts(target, stored))
+        return Outcome(report, passes, key, stored, _first_drafts(target, stored))
 
     def _measure(self, target: Target) -> Passes:
         sizes = self._sizes(target)

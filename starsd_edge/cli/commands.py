@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperCommand
 
 from starsd_edge.cli.options import Options, as_command
+from starsd_edge.cli.settings import Settings, path_of
+from starsd_edge.errors import UsageError
 
 HOW_TO_SET = (
     "Any option can also be set by a variable, like STARSD_RUN_TARGET_MAX_TOKENS for --max-tokens of run-target, or in "
@@ -16,8 +18,42 @@ HOW_TO_SET = (
 )
 
 
+_DIAGNOSIS = ("doctor",)
+"""Runs whatever is wrong elsewhere: it is who looks for faults."""
+
+
 class OptionsCommand(TyperCommand):
-    """A command whose help names a flag as it changes something: its other name would take the room of the text."""
+    """A command whose help names a flag as it changes something: its other name would take the room of the text.
+
+    What is wrong in a file or a variable that was meant for it ends it here, after its `--help`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the arguments.
+
+        Raises:
+            UsageError: what files or variables say for it cannot be understood.
+        """
+        settings = ctx.find_root().obj
+        if ctx.resilient_parsing or not isinstance(settings, Settings):
+            rest: list[str] = super().parse_args(ctx, args)
+            return rest
+        path = path_of(ctx)
+        fault = settings.fault(path)
+        is_for_all = path == _DIAGNOSIS and not settings.faults.get(path)
+        try:
+            rest = super().parse_args(ctx, args)
+        except typer.TyperException:
+            if fault and not is_for_all:
+                raise UsageError(fault) from None
+            raise
+        for name in settings.unknown:
+            typer.echo(f"note: {name} is set, and there is no such option", err=True)
+        if fault and not is_for_all:
+            raise UsageError(fault)
+        if fault:
+            typer.echo(f"note: {fault}", err=True)
+        return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""

@@ -33,18 +33,18 @@ def show(
     A flag goes before the environment, the environment before a file, a file before the default.
     """
     from starsd_edge.cli.config_report import as_object, as_toml, gather
-    from starsd_edge.cli.settings import schema_of
-    from starsd_edge.cli.settings_variables import unknown_variables
 
     settings: Settings = context.obj
     report = gather(context, settings, tuple(command or ()))
+    if wrong := list(dict.fromkeys(text for each in report if (text := settings.fault(each)))):
+        raise UsageError("; ".join(wrong))
     if as_json:
         import json
 
         typer.echo(json.dumps(as_object(report, settings.files), indent=2))
     else:
         typer.echo("\n".join(as_toml(report)))
-    for name in unknown_variables(schema_of(context), os.environ):
+    for name in settings.unknown:
         typer.echo(f"note: {name} is set, and there is no such option", err=True)
     faults = [f"{' '.join(path)}: {command.fault}" for path, command in report.items() if command.fault]
     if faults:

@@ -54,6 +54,7 @@ def demo(options: DemoOptions) -> None:
     from starsd_edge.cli.demo_view import LiveView, PlainView, hub_summary, summary, view_console
     from starsd_edge.cli.hub_process import hub_process
     from starsd_edge.cli.monitor import feed_client
+    from starsd_edge.cli.text_streams import shows_panels
 
     cores = os.cpu_count() or 1
     threads = max(1, cores // (options.targets + 1))
@@ -66,7 +67,7 @@ def demo(options: DemoOptions) -> None:
         "from the targets, so their speeds say nothing about devices of their own. What is accepted says more."
     )
     names = [f"target {number + 1}" for number in range(options.targets)]
-    view = PlainView(console, names) if options.plain or not console.is_terminal else LiveView(console, names)
+    view = PlainView(console, names) if options.plain or not shows_panels(console) else LiveView(console, names)
     watch = HubWatch(lambda url: feed_client(url, None).items(), view.hub)
     with hub_process([str(draft), "--threads", str(threads)]) as hub:
         console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {hub}")

@@ -21,7 +21,7 @@ from starsd_edge.bundles.cache import bundle_names, find_bundle
 from starsd_edge.cli.bench_modes import OurMode, without_end
 from starsd_edge.cli.doctor import DoctorOptions
 from starsd_edge.cli.doctor_machine import CONNECT_S, hello_of, hub_address
-from starsd_edge.cli.kept_curves import curve_key, curve_store, keep_curves
+from starsd_edge.cli.kept_curves import curve_key, keep_curves, load_curves
 from starsd_edge.doctor.curve_store import KeptCurves
 from starsd_edge.doctor.findings import Finding, Level, Report
 from starsd_edge.doctor.hub import check_welcome
@@ -147,7 +147,7 @@ class _NetworkChecks:
         """Those kept for this bundle on this machine, else new ones."""
         manifest = self.target.bundle.manifest
         key = curve_key(manifest, self.threads, self.options.device, self.target.engine.spec.digest)
-        kept = None if self.options.remeasure else curve_store().load(key)
+        kept = None if self.options.remeasure else load_curves(key)
         if kept is not None:
             return kept
         self.progress("timing verify passes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
@@ -19,8 +20,10 @@ from starsd_edge.doctor.curve_store import (
     files_digest,
     stored_passes,
 )
-from starsd_edge.errors import EngineError
+from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.cuda_driver import cuda_devices
+
+log = logging.getLogger(__name__)
 
 _LASTING = ("cpu", "cores", "system", "versions")
 """Of a machine's description, what a curve depends on."""
@@ -50,18 +53,25 @@ def curve_key(manifest: Manifest, threads: int | None = None, device: str = _CPU
 def kept_curves(
     manifest: Manifest, threads: int | None = None, device: str = _CPU, digest: str = ""
 ) -> KeptCurves | None:
-    """What was measured for it, if anything was; arguments as of `curve_key`."""
-    return curve_store().load(curve_key(manifest, threads, device, digest))
+    """What was measured for it, if anything was and there is a place for it; arguments as of `curve_key`."""
+    return load_curves(curve_key(manifest, threads, device, digest))
+
+
+def load_curves(key: CurveKey) -> KeptCurves | None:
+    """What is kept under it; None where there is nothing, or no place for it."""
+    try:
+        return curve_store().load(key)
+    except UsageError:  # no home directory is known: nothing needs what is kept there
+        return None
 
 
 def keep_curves(key: CurveKey, manifest: Manifest, passes: Passes) -> KeptCurves:
-    """Keep the seconds of passes.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Keep the seconds of passes; where that cannot be done, they serve this once."""
     stored = stored_curves(key, manifest, passes)
-    curve_store().save(key, stored)
+    try:
+        curve_store().save(key, stored)
+    except (OSError, UsageError) as error:
+        log.warning("the times of verify passes are not kept: %s", error)
     return KeptCurves(stored.curves(), stored, is_new=True)
 
 

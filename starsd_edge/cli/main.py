@@ -1,27 +1,34 @@
 """The command line: `starsd-edge COMMAND`.
 
 Every way a command can end becomes an exit code here: 0, a `StarsdError` (one line on standard error and its own code),
-130 for Ctrl-C, 143 for SIGTERM. Anything else is a fault of ours and keeps its traceback. Command modules are imported
-to be registered, so they import nothing heavy before their function runs.
+130 for Ctrl-C, 143 for SIGTERM, 141 where the reader of standard output has left. Anything else is a fault of ours: a
+line too, and its traceback where STARSD_TRACEBACK is set. Command modules are imported to be registered, so they import
+nothing heavy before their function runs.
+
+Standard streams may be closed, full or broken. A closed one is /dev/null from the beginning: else the next file or
+socket would get its number. What cannot be told on standard error changes no exit code; what is lost of standard output
+does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
 from starsd_edge import __version__
 from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX, Settings, path_of
+from starsd_edge.cli.settings import CONFIG_VARIABLE, TRACEBACK_VARIABLE, VARIABLE_PREFIX, Settings, path_of
 from starsd_edge.cli.settings_loading import load_settings
 from starsd_edge.errors import StarsdError, UsageError
 
@@ -41,15 +48,102 @@ COMMAND_MODULES = (
     "config",
 )
 
+STANDARD_OUTPUT = "standard output"
 _TERMINATED = 128 + signal.SIGTERM
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_READER_LEFT = 128 + signal.SIGPIPE
+_SHOWN = 300
 
 
 def main() -> NoReturn:
     """Entry point of the installed command."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(run(sys.argv[1:]))
+    output = _standard_streams()
+    code: str | int | None = None
+    try:
+        code = run(sys.argv[1:])
+    except SystemExit as ended:
+        code = ended.code
+    sys.exit(_after_output(code, output))
+
+
+class _Stream(io.TextIOWrapper):
+    """Standard output or error.
+
+    After the first write that fails, what is still buffered and all that follows goes to /dev/null: nothing may trip
+    over it again, nor the interpreter at its end. The buffer stays the library's own: one in Python writes a piece
+    twice where a signal comes in between.
+    """
+
+    def __init__(self, number: int, encoding: str, *, by_line: bool) -> None:
+        raw = io.FileIO(number, "wb", closefd=False)
+        super().__init__(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=by_line or raw.isatty())
+        self.failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._fail(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        _discard(self.fileno(), os.O_WRONLY)
+
+
+class _Output(_Stream):
+    """Standard output: a failure is remembered and raised."""
+
+    def _fail(self, error: OSError) -> None:
+        super()._fail(error)
+        self.failure = OSError(error.errno, error.strerror, STANDARD_OUTPUT)
+        raise self.failure from None
+
+
+def _standard_streams() -> _Output:
+    """Make streams of the three that any command can rely on, whatever it was started with.
+
+    Characters that an encoding lacks, and bytes of file names that are no text, are written as escapes.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            _discard(number, mode)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (a number, open to the end)
+    output = _Output(1, _encoding(sys.stdout), by_line=False)
+    sys.stdout, sys.stderr = output, _Stream(2, _encoding(sys.stderr), by_line=True)
+    return output
+
+
+def _encoding(stream: TextIO | None) -> str:
+    return "utf-8" if stream is None else stream.encoding
+
+
+def _discard(number: int, mode: int) -> None:
+    """Make it /dev/null, also where it is closed."""
+    null = os.open(os.devnull, mode)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def _after_output(code: str | int | None, output: _Output) -> str | int | None:
+    """The exit code, once all of standard output is written or lost."""
+    with contextlib.suppress(OSError):  # it is remembered
+        sys.stdout.flush()
+    if output.failure is None:
+        return code
+    if output.failure.errno == errno.EPIPE:
+        return _READER_LEFT if code in (None, 0, 1) else code
+    return code or _fail(_explain(output.failure), 1)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,13 +163,13 @@ def run(arguments: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     except ModuleNotFoundError as error:
         remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return _fail(remedy, 1)
+        return _unexpected(error) if remedy is None else _fail(remedy, 1)
+    except BrokenPipeError as error:
+        return _READER_LEFT if error.filename == STANDARD_OUTPUT else _fail(_explain(error), 1)
     except OSError as error:
-        if error.errno not in _FULL + _REFUSED:
-            raise
         return _fail(_explain(error), 1)
+    except Exception as error:
+        return _unexpected(error)
     return code if isinstance(code, int) else 0
 
 
@@ -160,11 +254,22 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+def _unexpected(error: Exception) -> int:
+    """A fault of ours."""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        raise error
+    what = f"{type(error).__name__}: {error}"[:_SHOWN]
+    return _fail(f"{what} (a fault of {PROGRAM}: set {TRACEBACK_VARIABLE}=1 and report what it shows)", 1)
+
+
 def _explain(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename == STANDARD_OUTPUT:
+        return f"standard output cannot be written ({reason}): what is missing there is lost"
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in _FULL:
         return f"the disk is full{where}: free some space, or set STARSD_CACHE to another disk"
-    return f"{error.strerror}{where}: check the permissions, or choose another place"
+    return f"{reason}{where}: check the permissions, or choose another place"
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:

@@ -54,7 +54,10 @@ def monitor(options: MonitorOptions) -> None:
     import asyncio
     import sys
 
+    from rich.console import Console
+
     from starsd_edge.cli.monitor_modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only, run_until_told
+    from starsd_edge.cli.text_streams import shows_panels
     from starsd_edge.telemetry.monitor.recording import replay as replayed
 
     if options.replay is None:
@@ -65,7 +68,7 @@ def monitor(options: MonitorOptions) -> None:
         watch = Watch(path.name, lambda: replayed(path, options.speed, sleep), None)
     if options.once:
         run_until_told(once_only(watch, options.json, ONCE_SNAPSHOTS if options.replay is None else None))
-    elif options.json or options.plain or not sys.stdout.isatty():
+    elif options.json or options.plain or not shows_panels(Console(file=sys.stdout)):
         run_until_told(lines(watch, options.json))
     else:
         run_until_told(on_screen(watch))

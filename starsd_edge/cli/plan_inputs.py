@@ -160,7 +160,10 @@ def _curve(options: PlanOptions, bundle: Bundle | None) -> _Curve:
 
 def _kept(bundle: Bundle, threads: int | None) -> KeptCurves | None:
     """Times of this machine's cores, else the last of any device."""
-    return kept_curves(bundle.manifest, threads) or curve_store().newest(files_digest(bundle.manifest))
+    try:
+        return kept_curves(bundle.manifest, threads) or curve_store().newest(files_digest(bundle.manifest))
+    except UsageError:  # no home directory is known
+        return None
 
 
 def _curve_text(curve: VerifyCurve) -> str:

@@ -17,6 +17,8 @@ from starsd_edge.cli.options import OptionField, option_fields, options_kind
 
 VARIABLE_PREFIX = "STARSD_"
 CONFIG_VARIABLE = "STARSD_CONFIG"
+TRACEBACK_VARIABLE = "STARSD_TRACEBACK"
+"""Set to anything: a fault of ours ends in its traceback."""
 
 CommandPath = tuple[str, ...]
 """The words of a command: ("run-target",), ("bench", "decode")."""
@@ -39,6 +41,8 @@ class Setting:
 
 Found = dict[CommandPath, dict[str, Setting]]
 """What one source says: the setting of each option by its field's name."""
+Faults = dict[CommandPath, str]
+"""What is wrong in a source, by the command that it stops; () for what may be meant for any command."""
 
 
 @dataclass
@@ -48,11 +52,19 @@ class Settings:
     Attributes:
         files: those that were read.
         command: the first word of the command that runs.
+        faults: what is wrong in files and variables.
+        unknown: variables that look like ours and are none.
     """
 
     found: Found = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
     command: str = ""
+    faults: Faults = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+    def fault(self, path: CommandPath) -> str:
+        """What stops this command; "" for nothing."""
+        return "; ".join(text for at, text in self.faults.items() if at == path[: len(at)])
 
     def add(self, found: Found) -> None:
         """What goes before everything added so far."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from starsd_edge.cli.options import OptionField
-from starsd_edge.cli.settings import CommandPath, Found, Schema, Setting
+from starsd_edge.cli.settings import CommandPath, Faults, Found, Schema, Setting
 from starsd_edge.cli.settings_places import expanded
 from starsd_edge.cli.toml import TomlError, parse_toml, toml_value
 from starsd_edge.errors import UsageError, did_you_mean
@@ -28,50 +28,66 @@ _SHOWN = 40
 _EXPECTED: dict[type[Any], str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def from_file(schema: Schema, file: Path) -> Found:
+def from_file(schema: Schema, file: Path, faults: Faults) -> Found:
     """What a file says.
 
-    Raises:
-        UsageError: it cannot be read, is not TOML, or says something that no command understands.
+    Args:
+        faults: takes what cannot be understood.
     """
+    found: Found = {}
     try:
-        tables = parse_toml(file.read_text(encoding="utf-8"))
+        _Reader(schema, file, found, faults).read((), _tables(file))
+    except UsageError as error:
+        faults.setdefault((), str(error))
+    return found
+
+
+def _tables(file: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"the configuration {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text (byte {error.start}): convert it") from None
     except TomlError as error:
         raise UsageError(f"{file} is not TOML: {error}") from None
-    found: Found = {}
-    _Reader(schema, file, found).read((), tables)
-    return found
+    except ValueError as error:  # no file can have such a name
+        raise UsageError(f"the configuration {str(file)!r} cannot be read: {error}") from None
 
 
 class _Reader:
     """Goes through the tables of one file."""
 
-    def __init__(self, schema: Schema, file: Path, found: Found) -> None:
+    def __init__(self, schema: Schema, file: Path, found: Found, faults: Faults) -> None:
         self._schema = schema
         self._file = file
         self._found = found
+        self._faults = faults
 
     def read(self, path: CommandPath, table: Mapping[str, Any]) -> None:
         """Take a table and those below it."""
         options = self._schema.get(path)
         if options is not None:
-            self._found[path] = {option.name: setting for option, setting in self._settings(path, options, table)}
+            try:
+                self._found[path] = {option.name: setting for option, setting in self._settings(path, options, table)}
+            except UsageError as error:
+                self._faults.setdefault(path, str(error))
             return
         below = sorted({known[len(path)] for known in self._schema if known[: len(path)] == path})
         for name, inner in table.items():
-            here = (*path, name)
-            if not isinstance(inner, Mapping):
-                raise self._error(
-                    f"{'.'.join(here)} belongs into the table of a command{self._tables_with(path, name)}"
-                )
-            if name not in below:
-                meant = did_you_mean(name, below, lambda each: f"[{'.'.join((*path, each))}]")
-                raise self._error(f"no command has the table [{'.'.join(here)}]{meant}")
-            self.read(here, inner)
+            try:
+                self._read_below(path, name, inner, below)
+            except UsageError as error:
+                self._faults.setdefault(path, str(error))
+
+    def _read_below(self, path: CommandPath, name: str, inner: Any, below: Sequence[str]) -> None:
+        here = (*path, name)
+        if not isinstance(inner, Mapping):
+            raise self._error(f"{'.'.join(here)} belongs into the table of a command{self._tables_with(path, name)}")
+        if name not in below:
+            meant = did_you_mean(name, below, lambda each: f"[{'.'.join((*path, each))}]")
+            raise self._error(f"no command has the table [{'.'.join(here)}]{meant}")
+        self.read(here, inner)
 
     def _settings(
         self, path: CommandPath, options: Sequence[OptionField], table: Mapping[str, Any]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from starsd_edge.cli.settings import VARIABLE_PREFIX, Found, Settings, schema_of
-from starsd_edge.cli.settings_places import usual_files
+from starsd_edge.cli.settings import VARIABLE_PREFIX, Settings, schema_of
+from starsd_edge.cli.settings_places import is_there, usual_files
 
 
 def load_settings(
@@ -21,18 +21,18 @@ def load_settings(
         context: the program's own.
         config: the one file to read; None reads the usual ones that exist.
 
-    Raises:
-        UsageError: a file or a variable cannot be understood.
+    What cannot be understood stops only the command that it is meant for, and only once that runs.
     """
-    files = [file for file in usual_files(environment) if file.exists()] if config is None else [config]
-    found: list[Found] = []
-    if files or any(name.startswith(VARIABLE_PREFIX) for name in environment):
-        from starsd_edge.cli.settings_file import from_file
-        from starsd_edge.cli.settings_variables import from_environment
-
-        schema = schema_of(context)
-        found = [*(from_file(schema, file) for file in files), from_environment(schema, environment)]
+    files = [file for file in usual_files(environment) if is_there(file)] if config is None else [config]
     settings.command = context.invoked_subcommand or ""
     settings.files = files
-    for each in found:
-        settings.add(each)
+    if not files and not any(name.startswith(VARIABLE_PREFIX) for name in environment):
+        return
+    from starsd_edge.cli.settings_file import from_file
+    from starsd_edge.cli.settings_variables import from_environment, unknown_variables
+
+    schema = schema_of(context)
+    for file in files:
+        settings.add(from_file(schema, file, settings.faults))
+    settings.add(from_environment(schema, environment, settings.faults))
+    settings.unknown = unknown_variables(schema, environment)

@@ -17,6 +17,14 @@ def usual_files(environment: Mapping[str, str]) -> list[Path]:
     return [SYSTEM_FILE, *([xdg / "starsd-edge" / "config.toml"] if xdg.is_absolute() else [])]
 
 
+def is_there(file: Path) -> bool:
+    """Whether there is such a file, as far as this user may know."""
+    try:
+        return file.exists()
+    except (OSError, ValueError):  # a directory that may not be entered, a name that no file can have
+        return False
+
+
 def expanded(path: str) -> str:
     """A path with a home directory in the place of its ~; as it is where nobody knows that directory."""
     return os.path.expanduser(path)  # noqa: PTH111 (unlike Path's, it does not mind an unknown home)

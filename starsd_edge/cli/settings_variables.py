@@ -10,12 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from starsd_edge.cli.options import OptionField
-from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX, CommandPath, Found, Schema, Setting
+from starsd_edge.cli.settings import (
+    CONFIG_VARIABLE,
+    TRACEBACK_VARIABLE,
+    VARIABLE_PREFIX,
+    CommandPath,
+    Faults,
+    Found,
+    Schema,
+    Setting,
+)
 from starsd_edge.cli.settings_places import expanded
 from starsd_edge.cli.toml import TomlError, parse_toml
 from starsd_edge.errors import UsageError
 
-_OTHERS = (CONFIG_VARIABLE, "STARSD_CACHE")
+_OTHERS = (CONFIG_VARIABLE, TRACEBACK_VARIABLE, "STARSD_CACHE")
 
 
 def variable_name(path: CommandPath, option: OptionField) -> str:
@@ -23,18 +32,21 @@ def variable_name(path: CommandPath, option: OptionField) -> str:
     return VARIABLE_PREFIX + "_".join((*path, option.key)).replace("-", "_").upper()
 
 
-def from_environment(schema: Schema, environment: Mapping[str, str]) -> Found:
+def from_environment(schema: Schema, environment: Mapping[str, str], faults: Faults) -> Found:
     """What it says.
 
-    Raises:
-        UsageError: an array is broken.
+    Args:
+        faults: takes what cannot be understood.
     """
     found: Found = {}
     for path, options in schema.items():
         for option in options:
             variable = variable_name(path, option)
             if text := environment.get(variable):
-                found.setdefault(path, {})[option.name] = Setting(_value(option, text, variable), variable)
+                try:
+                    found.setdefault(path, {})[option.name] = Setting(_value(option, text, variable), variable)
+                except UsageError as error:
+                    faults.setdefault(path, str(error))
     return found
 
 

@@ -7,12 +7,16 @@ shown, not obeyed.
 from __future__ import annotations
 
 import io
+import os
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _KEPT = "\n\t"
 _ERASE_LINE = "\r\x1b[K"
@@ -46,6 +50,11 @@ def takes_colour(stream: TextIO) -> bool:
 
     console = Console(file=stream)
     return console.color_system is not None and not console.no_color
+
+
+def shows_panels(console: Console) -> bool:
+    """Whether a picture can be drawn there again and again: it is a terminal that moves its cursor."""
+    return console.is_terminal and not console.is_dumb_terminal and bool(os.environ.get("TERM"))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,14 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         TomlError: it is not TOML.
     """
-    tables: dict[str, Any] = tomllib.loads(text)
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except TomlError:
+        raise
+    except RecursionError:
+        raise TomlError("it is nested too deeply") from None
+    except ValueError as error:  # a number or date that Python cannot hold
+        raise TomlError(str(error)) from None
     return tables
 
 

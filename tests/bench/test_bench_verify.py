@@ -12,9 +12,9 @@ import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.cli import kept_curves as kept_curves_module
-from starsd_edge.cli.bench_verify import VerifyBench
+from starsd_edge.cli.bench_verify import Outcome, VerifyBench
 from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
-from starsd_edge.cli.kept_curves import kept_curves
+from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.runtime.engine import Sequence, Step
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
@@ -66,9 +66,16 @@ def measured(monkeypatch: pytest.MonkeyPatch, engine: ClockedEngine, **options: 
     return VerifyBench(asked, lambda step: None, engine.clock)
 
 
+def run_and_keep(bench: VerifyBench) -> Outcome:
+    """As the command does once it has shown what was measured."""
+    outcome = bench.run()
+    curve_store().save(outcome.key, outcome.stored)
+    return outcome
+
+
 def test_the_curve_is_that_of_the_engine(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ClockedEngine(0.001, 0.0001)
-    outcome = measured(monkeypatch, engine, committed=(0, 50)).run()
+    outcome = run_and_keep(measured(monkeypatch, engine, committed=(0, 50)))
     sizes = [1, 2, 4, 8, engine.spec.max_tree]
     assert {committed: [*seconds] for committed, seconds in outcome.passes.items()} == {0: sizes, 50: sizes}
     report = outcome.report
@@ -80,15 +87,28 @@ def test_the_curve_is_that_of_the_engine(bundle: Path, monkeypatch: pytest.Monke
     assert kept.curves.at(25).at(3) == pytest.approx(0.0155), "lengths and rows between those measured"
 
 
-def test_what_is_not_to_be_kept_is_not(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = measured(monkeypatch, ClockedEngine(0.001), keep=False).run()
-    assert outcome.stored.lengths[0].committed == 16
+def test_what_is_not_to_be_kept_is_not(cli: CommandLine, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: PrefixEngine(1, max_context=128))
+    done = cli("bench", "verify", "letters", "--passes", 3, "--rows", 4, "--committed", 8, "--no-keep")
+    assert done.code == 0, done
     assert kept_curves(load_bundle(bundle).manifest, 1) is None
     assert not (bundle.parents[1] / "verify-curves").exists()
 
 
+def test_what_cannot_be_kept_is_shown_all_the_same(
+    cli: CommandLine, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: PrefixEngine(1, max_context=128))
+    (bundle.parents[1] / "verify-curves").write_text("a file in the place of the directory")
+    done = cli("bench", "verify", "letters", "--passes", 3, "--rows", 4, "--committed", 8)
+    assert "first drafts after 8 tokens: up to " in done.out
+    assert done.code == 1
+    (failure,) = [line for line in done.err.splitlines() if not line.startswith("bench: ")]
+    assert "verify-curves" in failure
+
+
 def test_it_counts_for_these_threads_and_this_bundle_only(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, ClockedEngine(0.001)).run()
+    run_and_keep(measured(monkeypatch, ClockedEngine(0.001)))
     manifest = load_bundle(bundle).manifest
     assert kept_curves(manifest, 1) is not None
     assert kept_curves(manifest, 2) is None
@@ -99,7 +119,7 @@ def test_it_counts_for_these_threads_and_this_bundle_only(bundle: Path, monkeypa
 def test_another_power_mode_is_measured_anew(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board = orin_nano(tmp_path / "board").host
     monkeypatch.setattr(kept_curves_module, "Host", lambda: board)
-    outcome = measured(monkeypatch, ClockedEngine(0.001)).run()
+    outcome = run_and_keep(measured(monkeypatch, ClockedEngine(0.001)))
     assert (outcome.stored.power_mode, outcome.report.settings["power_mode"]) == ("25W", "25W")
     manifest = load_bundle(bundle).manifest
     assert kept_curves(manifest, 1) is not None
@@ -164,9 +184,9 @@ def test_a_target_sizes_its_first_draft_by_the_kept_curve(
 ) -> None:
     monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: ClockedEngine(0.0))
     unmeasured = first_request(cli)
-    measured(monkeypatch, ClockedEngine(0.050)).run()
+    run_and_keep(measured(monkeypatch, ClockedEngine(0.050)))
     steep = first_request(cli)
-    measured(monkeypatch, ClockedEngine(0.0)).run()
+    run_and_keep(measured(monkeypatch, ClockedEngine(0.0)))
     flat = first_request(cli)
     assert (steep, unmeasured, flat) == ((1, 1), (8, 4), (15, 6))
 
@@ -174,7 +194,7 @@ def test_a_target_sizes_its_first_draft_by_the_kept_curve(
 def test_the_drafts_that_are_told_are_those_that_a_target_asks_for(
     cli: CommandLine, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = measured(monkeypatch, ClockedEngine(0.002, 0.00001), committed=(0, 64)).run()
+    outcome = run_and_keep(measured(monkeypatch, ClockedEngine(0.002, 0.00001), committed=(0, 64)))
     monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: ClockedEngine(0.0))
     told = outcome.drafts[0]
     assert first_request(cli) == (told.max_nodes, told.max_depth)

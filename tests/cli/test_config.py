@@ -263,7 +263,11 @@ def test_show_tells_when_options_do_not_go_together(cli: CommandLine, file: Path
 )
 def test_a_wrong_file_is_one_line_that_names_it(cli: CommandLine, file: Path, text: str, says: str) -> None:
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
-    for command in (("pull", "--list"), ("config", "show")):
+    table = text.partition("]")[0].strip("[").partition(".")[0]
+    stopped = ("pull", "--list")  # by what may be meant for any command
+    if table in ("run-target", "run-draft", "bench") and "is not" not in says:
+        stopped = (table, *(("decode",) if table == "bench" else ()), "x")
+    for command in (stopped, ("config", "show")):
         said = cli.refused("--config", file, *command)
         assert says in said
         assert str(file) in said
@@ -325,6 +329,39 @@ def test_help_and_version_work_whatever_a_file_says(cli: CommandLine, file: Path
     file.write_text("[nonsense")
     assert cli("--config", file, "--help").code == 0
     assert cli("--config", file, "--version").code == 0
+    assert cli("--config", file, "run-target", "--help").code == 0
+    assert cli("--config", file, "config", "path").out == f"{file}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a = {'[' * 9000}",
+        f"a = {'{b=' * 9000}",
+        f"a = {'9' * 9000}",
+        "a.b = 1\na.b.c = 2\n",
+        "a = 9999-99-99T99:99:99Z\n",
+        "\0",
+    ],
+)
+def test_toml_that_breaks_a_parser_is_a_wrong_file(cli: CommandLine, file: Path, text: str) -> None:
+    file.write_text(text)
+    assert f"{file} is not TOML" in cli.refused("--config", file, "pull", "--list")
+
+
+def test_a_wrong_table_stops_its_own_command_only(cli: CommandLine, file: Path) -> None:
+    file.write_text("[run-target]\nmax-token = 5\n[bench]\nrepeats = 5\n[pull]\nlist = true\n")
+    assert "[run-target] has no key 'max-token'" in cli.refused("--config", file, "run-target")
+    assert "bench.repeats" in cli.refused("--config", file, "bench", "verify", "x")
+    assert "no command has the table" not in cli.refused("--config", file, "plan", "--rtt", "x")
+    assert cli("--config", file, "pull").code == 0
+    assert cli("--config", file, "run-target", "--help").code == 0
+
+
+def test_a_variable_with_a_typo_is_named(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STARSD_PULL_LISTT", "1")
+    ended = cli("pull", "--list")
+    assert (ended.code, ended.err) == (0, "note: STARSD_PULL_LISTT is set, and there is no such option\n")
 
 
 def test_tables_are_parsed_by_the_standard_library_where_it_can() -> None:

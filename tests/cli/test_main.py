@@ -47,6 +47,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None
         (ModuleNotFoundError("x", name="onnxruntime.capi"), 1, "pip install '.[cpu]'"),
         (ModuleNotFoundError("x", name="prometheus_client"), 1, "pip install '.[server]'"),
         (OSError(errno.ENOSPC, "No space left on device", "/disk/file"), 1, "the disk is full (/disk/file)"),
+        (OSError(errno.EIO, "Input/output error", "/dev/sda"), 1, "Input/output error (/dev/sda)"),
         (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 1, "Permission denied (/root/x)"),
     ],
 )
@@ -59,12 +60,18 @@ def test_what_a_user_can_mend_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("ours"), ModuleNotFoundError("x", name="starsd_edge.lost"), OSError(errno.EIO, "broken disk")]
+    "error", [ValueError("ours"), RecursionError("deep"), ModuleNotFoundError("x", name="starsd_edge.lost")]
 )
-def test_a_fault_of_ours_keeps_its_traceback(
-    cli: CommandLine, fail_with: Callable[[BaseException], None], error: Exception
+def test_a_fault_of_ours_is_a_line_and_its_traceback_can_be_had(
+    cli: CommandLine,
+    fail_with: Callable[[BaseException], None],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     fail_with(error)
+    monkeypatch.delenv("STARSD_TRACEBACK", raising=False)
+    assert "STARSD_TRACEBACK=1" in cli.refused("fail")
+    monkeypatch.setenv("STARSD_TRACEBACK", "1")
     with pytest.raises(type(error)):
         cli("fail")
 
@@ -149,3 +156,22 @@ def test_a_reader_that_leaves_early_is_no_failure_to_report() -> None:
     result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "says"),
+    [
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+        (">/dev/full", 1, "error: standard output cannot be written (No space left on device): what is missing"),
+        (">/dev/full 2>/dev/full", 1, ""),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_is_named_and_changes_no_answer(redirection: str, code: int, says: str) -> None:
+    command = f"{sys.executable} -m starsd_edge.cli --version {redirection}"
+    ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(says)
+    assert len(ended.stderr.splitlines()) == bool(says)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 
-from starsd_edge.cli.text_streams import TextStreams, takes_colour
+import pytest
+from rich.console import Console
+
+from starsd_edge.cli.text_streams import TextStreams, shows_panels, takes_colour
 
 
 class Terminal(io.StringIO):
@@ -79,3 +82,12 @@ def test_colours_need_a_terminal_and_no_no_color(monkeypatch) -> None:  # type: 
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
     assert not takes_colour(Terminal())
+
+
+@pytest.mark.parametrize(("term", "draws"), [("xterm", True), ("dumb", False), ("unknown", False), ("", False)])
+def test_panels_are_for_terminals_that_move_their_cursor(
+    monkeypatch: pytest.MonkeyPatch, term: str, draws: bool
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert shows_panels(Console(force_terminal=True)) is draws
+    assert not shows_panels(Console(force_terminal=False))

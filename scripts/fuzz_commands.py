@@ -1,0 +1,266 @@
+"""Run commands with wrong files, options, environments and streams: each must end in an exit code and one clear line.
+
+    python scripts/fuzz_commands.py --runs 10000 --seed 1
+
+A run is a fork of one warmed-up interpreter. It fails where a traceback or the line about a fault of ours is shown,
+where the exit code is none of 0, 1, 2 and 128+n, where a refusal says nothing, or where it takes longer than a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+from starsd_edge.cli import main
+
+LONGEST_S = 60
+_WAITING = ("run-draft", "run-target", "monitor", "demo")
+"""May run for ever, and are ended sooner."""
+_WAITING_S = 6
+# No address outside this machine, and no path of a file that a run as root could put something in the place of.
+_WILD = (
+    *("", "-1", "0", "1e999", "nan", "inf", "-inf", "9" * 400, "-0", "0x10", "1_000", "\u0663", "\udce9", "a\nb", "["),
+    *(
+        "[1",
+        "..",
+        "~nobody/x",
+        "/proc/none/x",
+        "/dev/null/x",
+        "x" * 5000,
+        "ws://",
+        "ws://[",
+        "=",
+        ",",
+        "--",
+        "-",
+        "hf:",
+    ),
+    *("ws://127.0.0.1:1", "ws://127.0.0.1:99999", "http://127.0.0.1:1", "true", "1,2,3", "4x2", "1:2:3"),
+)
+_TEXTS = (
+    *(b"", b"\0", b"\xff\xfe", b"{}", b"[]", b"null", b"1e999", b"NaN", b"[" * 20_000, b'{"a":' * 20_000, b"9" * 5000),
+    *(b'"\\ud800"', b"\xef\xbb\xbf{}", b"a = " + b"[" * 9000, b"[run-target]\nx = 1\n", b"[plan]\nrtt-ms = inf\n"),
+    *(b"[plan]\nfrom = '\\u0000'\n", b"[check]\nthreads = 99999999999999999999\n", b"[doctor]\nport = -1\n"),
+)
+_COMMANDS = (
+    *(("check",), ("plan",), ("run-target",), ("run-draft",), ("export",), ("train-draft",), ("monitor",), ("doctor",)),
+    *(("pull",), ("config", "show"), ("config", "path"), ("bench", "decode"), ("bench", "verify"), ("bench", "drafts")),
+    *(("bench", "trace"), ("bench", "star"), ("bench", "hub-step"), ("demo",), ()),
+)
+_VARIABLES = ("HOME", "TERM", "COLUMNS", "LINES", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "STARSD_CACHE", "STARSD_CONFIG")
+_VARIABLES += ("STARSD_PLAN_RTT_MS", "STARSD_RUN_TARGET_STOP", "STARSD_CHECK_BUNDLE", "STARSD_TYPO", "NO_COLOR", "TZ")
+
+
+@dataclass
+class Case:
+    """One run.
+
+    Attributes:
+        streams: of 0, 1 and 2: "" as usual, else closed, full, broken or a directory.
+    """
+
+    arguments: list[str]
+    environment: dict[str, str | None] = field(default_factory=dict)
+    streams: tuple[str, str, str] = ("", "", "")
+
+
+class Fuzz:
+    """Makes cases and runs them.
+
+    Args:
+        sources: directories and files of a kind that commands read; copies of them are damaged.
+        place: a directory of its own.
+    """
+
+    def __init__(self, sources: Sequence[Path], place: Path, seed: int) -> None:
+        self._sources = list(sources)
+        self._place = place
+        self._draw = random.Random(seed)  # noqa: S311 (repeatable, no secret)
+        app = main.build_app()
+        self._options = _options_by_command(typer.main.get_command(app))
+
+    def case(self) -> Case:
+        """The next one."""
+        draw = self._draw
+        words = draw.choice(_COMMANDS)
+        arguments = list(words)
+        if draw.random() < 0.85 and words:
+            arguments.append(str(self._damaged()))
+        for _ in range(draw.choice((0, 0, 1, 1, 2, 3))):
+            option = draw.choice(self._options.get(words) or ["--help"])
+            arguments += [option, str(self._damaged()) if draw.random() < 0.3 else draw.choice(_WILD)]
+        if draw.random() < 0.15:
+            arguments = ["--config", str(self._damaged()), *arguments]
+        chosen = draw.sample(_VARIABLES, draw.choice((0, 0, 1, 2)))
+        environment = {name: draw.choice((None, *_WILD)) for name in chosen}
+        streams = tuple(draw.choice(("", "", "", "closed", "full", "broken", "directory")) for _ in range(3))
+        return Case(arguments, environment, streams if draw.random() < 0.3 else ("", "", ""))  # type: ignore[arg-type]
+
+    def _damaged(self) -> Path:
+        """A copy of a source with one file damaged, or a file of wild bytes."""
+        draw, copy = self._draw, self._place / "input"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.unlink(missing_ok=True)
+        if draw.random() < 0.25:
+            copy.write_bytes(draw.choice(_TEXTS))
+            return copy
+        source = draw.choice(self._sources)
+        if source.is_dir():
+            shutil.copytree(source, copy)
+            files = sorted(file for file in copy.rglob("*") if file.is_file())
+            small = [file for file in files if file.stat().st_size < 200_000]
+            self._damage(draw.choice(small if draw.random() < 0.8 else files))
+        else:
+            shutil.copy(source, copy)
+            self._damage(copy)
+        return copy
+
+    def _damage(self, file: Path) -> None:
+        draw, data = self._draw, bytearray(file.read_bytes())
+        how = draw.randrange(7)
+        at = draw.randrange(len(data) or 1)
+        if how == 0:
+            file.unlink()
+        elif how == 1:
+            file.write_bytes(draw.choice(_TEXTS))
+        elif how == 2:
+            file.write_bytes(data[:at])
+        elif how == 3:
+            file.write_bytes(self._other_value(bytes(data)))
+        else:
+            for _ in range(draw.choice((1, 1, 4, 64))):
+                at = draw.randrange(min(len(data), 4096) or 1)
+                data[at : at + draw.randrange(3)] = draw.randbytes(draw.randrange(3))
+            file.write_bytes(data)
+
+    def _other_value(self, data: bytes) -> bytes:
+        """One value of JSON in the place of another: what is well-formed goes further than what is not."""
+        pieces = data.split(b": ")
+        if len(pieces) < 2:
+            pieces = data.split(b":")
+        number = self._draw.randrange(len(pieces))
+        end = min((at for at in map(pieces[number].find, (b",", b"\n", b"}")) if at >= 0), default=0)
+        wild = (b"null", b"-1", b"1e400", b"[]", b"{}", b'"x"', b"true", b"99999999999999999999", b"0", b'"\\u0000"')
+        pieces[number] = self._draw.choice(wild) + pieces[number][end:]
+        return b": ".join(pieces)
+
+    def run(self, case: Case) -> str:
+        """What is wrong with how it ended; "" for nothing."""
+        out, err = self._place / "out", self._place / "err"
+        child = os.fork()
+        if child == 0:
+            _in_child(case, out, err, self._place)
+        _, status = os.waitpid(child, 0)
+        said = err.read_text(errors="replace")
+        code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        if code == 128 + signal.SIGALRM:
+            return "" if _waits(case) else "took too long"
+        if code == 128 + signal.SIGSEGV or (code not in (0, 1, 2) and code < 128):
+            return f"exit code {code}: {said[-300:]}"
+        if "Traceback" in said or "STARSD_TRACEBACK" in said or "Exception ignored" in said:
+            return said
+        if code in (1, 2) and case.streams == ("", "", "") and not said and not out.read_bytes():
+            return f"exit code {code} and not a word"
+        return ""
+
+
+def _in_child(case: Case, out: Path, err: Path, place: Path) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_WAITING_S if _waits(case) else LONGEST_S)
+    for number, path in ((0, Path(os.devnull)), (1, out), (2, err)):
+        mode = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        opened = os.open(path, mode, 0o600)
+        os.dup2(opened, number)
+        _spoil(number, case.streams[number])
+    os.chdir(place)
+    for name, value in case.environment.items():
+        os.environ.pop(name, None)
+        if value is not None and "\0" not in value:
+            os.environ[name] = value
+    sys.argv = ["starsd-edge", *case.arguments]
+    code: object = 70
+    try:
+        main.main()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        import traceback
+
+        err.write_text(traceback.format_exc())
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _waits(case: Case) -> bool:
+    return any(word in case.arguments for word in _WAITING)
+
+
+def _spoil(number: int, how: str) -> None:
+    if how == "closed":
+        os.close(number)
+    elif how == "full":
+        os.dup2(os.open("/dev/full", os.O_RDWR), number)
+    elif how == "directory" and number == 0:
+        os.dup2(os.open("/", os.O_RDONLY), number)
+    elif how == "broken":
+        read, write = os.pipe()
+        os.dup2(read if number == 0 else write, number)
+        os.close(read)
+        os.close(write)
+
+
+def _options_by_command(group: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[str]]:
+    found = {path: [opt for each in getattr(group, "params", ()) for opt in each.opts if opt.startswith("--")]}
+    for name, command in getattr(group, "commands", {}).items():
+        found |= _options_by_command(command, (*path, name))
+    return found
+
+
+def _warm_up() -> None:
+    """Import what most commands import, so that a fork need not."""
+    import importlib
+
+    for name in ("numpy", "onnxruntime", "tokenizers", "starsd_edge.bundles.bundle", "starsd_jetson.target"):
+        importlib.import_module(name)
+
+
+def fuzz(runs: int, seed: int, sources: Sequence[Path], tell: Callable[[str], None]) -> int:
+    """Run so many and tell what failed; how many did."""
+    with tempfile.TemporaryDirectory() as place:
+        usual = {"HOME": place, "STARSD_CACHE": f"{place}/cache", "STARSD_CONFIG": os.devnull, "HF_HUB_OFFLINE": "1"}
+        os.environ.update(usual)
+        os.environ.pop("STARSD_TRACEBACK", None)
+        _warm_up()
+        machine = Fuzz(sources, Path(place), seed)
+        failures: Counter[str] = Counter()
+        for number in range(runs):
+            case = machine.case()
+            wrong = machine.run(case)
+            if wrong:
+                kind = wrong.strip().splitlines()[-1][:160]
+                failures[kind] += 1
+                if failures[kind] == 1:
+                    tell(f"run {number}, seed {seed}: {case}\n{wrong}")
+        for kind, count in failures.most_common():
+            tell(f"{count} times: {kind}")
+        return failures.total()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+", type=Path, help="bundles, checkpoints and files to damage copies of")
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    sys.exit(1 if fuzz(asked.runs, asked.seed, asked.sources, print) else 0)
