@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starsd_edge.planning.memory import GIB, KIB, TargetMemory
-from starsd_export.engines.memory import build_bytes, plan_bytes
+from starsd_export.engines.profiles import build_bytes, plan_bytes
 
 PAGE = Path(__file__).parents[1] / "docs" / "jetson.md"
 BEGIN, END = "<!-- boards -->", "<!-- end -->"

@@ -35,7 +35,7 @@ why_make() {
 import sys
 from starsd_edge.bundles.bundle import why_make
 from starsd_edge.bundles.cache import bundles_dir
-from starsd_export.draft_heads.shipped_heads import why_make_shipped
+from starsd_export.draft_heads.trained import why_make_shipped
 
 model, kind = sys.argv[1:]
 path = bundles_dir() / f"{model}-{kind}"

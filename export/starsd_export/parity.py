@@ -7,13 +7,19 @@ Against itself: one-token steps and a chain verified at once agree bit for bit, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import StarsdError
-from starsd_edge.parity.compare import differences
+from starsd_edge.parity.compare import differences, largest
+from starsd_edge.parity.golden import MOST_PROMPT_TOKENS, greedy_text, write_golden
 from starsd_edge.parity.passes import CHAIN, Observation, Values, first_inexact, random_ids, run_passes
 from starsd_edge.runtime.engine import Engine
+from starsd_edge.text.tokenizer import Tokenizer
+from starsd_export.ranges import SAMPLE_TEXTS
 from starsd_export.reference import Reference
 
 # Root mean square of the difference over that of the stock model's values. fp16 KV: two sums that differ in the last
@@ -112,3 +118,27 @@ def check_exactness(engine: Engine, seed: int = 0) -> None:
             f"a chain of {CHAIN} tokens on {past} committed ones differs from one-token steps at token {row}: "
             "speculation would not be exact on this machine's ONNX Runtime; nothing was written"
         )
+
+
+def record(
+    directory: Path,
+    manifest: Manifest,
+    engine: Engine,
+    observations: Sequence[Observation],
+    checkpoint: Callable[[Observation], Values],
+) -> None:
+    """Write the recording of a graph that has passed the parity gate.
+
+    Args:
+        directory: of the bundle, its tokenizer written.
+        engine: the graph.
+        observations: what it gave.
+        checkpoint: what the model gives with the weights that it came with.
+    """
+    tokenizer = Tokenizer.load(directory, msgspec.structs.replace(manifest.text, chat_template=None))
+    prompts = {text: tokenizer.encode(text) for text in SAMPLE_TEXTS}
+    vocab_size = manifest.model.chosen_ids
+    prompt = [token for token in prompts[SAMPLE_TEXTS[0]] if token < vocab_size][:MOST_PROMPT_TOKENS]
+    passes = [(each, largest(differences(each.values, checkpoint(each), bound=float("inf")))) for each in observations]
+    text = greedy_text(engine, prompt, vocab_size)
+    write_golden(directory, random_ids(engine.spec.vocab_size), passes, prompts, text)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 import onnx_ir
+import psutil
 from transformers import PreTrainedModel
 
 from starsd_edge import __version__
 from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, write_manifest
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
-from starsd_edge.bundles.integrity import hash_files, staged_directory
+from starsd_edge.bundles.integrity import hash_files, require_free_space, staged_directory
 from starsd_edge.bundles.manifest import (
     GRAPH_REVISION,
     Fingerprints,
@@ -27,7 +28,7 @@ from starsd_edge.bundles.manifest import (
     PerplexityChange,
     TextRules,
 )
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.parity.files import check_manifest
 from starsd_edge.parity.findings import Status
 from starsd_edge.parity.passes import FAR_TOKENS, far_positions, longest_paths, random_ids
@@ -36,12 +37,10 @@ from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.graph import OPSET, trace
 from starsd_export.int8 import quantise_weights
-from starsd_export.parity import BOUNDS, Stock, check_exactness, check_parity, observe
-from starsd_export.preflight import require_room
+from starsd_export.parity import BOUNDS, Stock, check_exactness, check_parity, observe, record
 from starsd_export.quantising.stored import StoredMatrices
 from starsd_export.quantising.storing import engine_perplexity, store_weights
 from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
-from starsd_export.recording import record
 from starsd_export.reference import run_stock
 from starsd_export.target_features import TargetFeatures, features_for, last_hidden
 from starsd_export.tensorrt_graph import PARITY_BOUND, TENSORRT_WEIGHTS, TensorrtOptions, tensorrt_graph
@@ -287,3 +286,35 @@ def versions() -> str:
     libraries = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in libraries)
     return f"starsd-edge {__version__} ({versions})"
+
+
+# Peaks seen: 0.57 GB with a model of no size; with the default model (538 MB of float32) 2.36 GB for fp32 weights and
+# 2.15 GB for int8, which is 3.3 and 2.9 bytes for each byte of the weights, 2.59 GB (3.7) for float16 for TensorRT and
+# 2.82 GB (4.1) for int4 with its search.
+# Larger models were not measured.
+_PEAK_PER_WEIGHT_BYTE = 4.3
+_LIBRARIES = 600 << 20
+_GRAPH_AND_TOKENIZER = 32 << 20
+# Of the weights as float32, at most: int8 keeps a float32 embedding, int4 may keep a float16 one.
+_STORED_SHARE = {"fp32": 1.0, "fp16": 0.5, "int8": 0.6, "int4": 0.4}
+
+
+def require_room(destination: Path, weight_bytes: int, weights: str) -> None:
+    """Check the disk below `destination` and the memory.
+
+    Args:
+        weight_bytes: size of the weights as float32.
+        weights: as `ExportOptions.weights`.
+
+    Raises:
+        StarsdError: says how much is missing.
+    """
+    stored = int(weight_bytes * _STORED_SHARE[weights])
+    require_free_space(destination, stored + _GRAPH_AND_TOKENIZER, "the bundle")
+    needed = _PEAK_PER_WEIGHT_BYTE * weight_bytes + _LIBRARIES
+    free = psutil.virtual_memory().available
+    if free < needed:
+        raise StarsdError(
+            f"the export needs about {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
+            "close other programs, or export on a larger machine and copy the bundle"
+        )

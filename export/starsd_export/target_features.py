@@ -11,11 +11,10 @@ from transformers import PreTrainedConfig
 from starsd_edge.bundles.fingerprints import feature_fingerprint
 from starsd_edge.bundles.manifest import FeatureKind
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.torch_fusion import Fusion
-from starsd_edge.runtime.torch_features import FusedStates
+from starsd_edge.runtime.torch_features import FusedStates, Fusion
 from starsd_export.draft_heads.public import PublicHead, read_public_head
 from starsd_export.draft_heads.trained import is_trained_head
-from starsd_export.tensor_digest import digest_tensors
+from starsd_export.weights import digest_tensors
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir
 from onnxscript import version_converter
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import TensorrtGraph
 from starsd_edge.errors import UsageError
+from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
 from starsd_edge.runtime.torch_features import FusedStates
 from starsd_export.blocks import BITS, Blocks, quantise_graph
 from starsd_export.families import SHORTEST_CONTEXT
@@ -20,7 +22,6 @@ from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorSet
 from starsd_export.quantising.channel_scales import PARTS
 from starsd_export.quantising.own_text import WritingRules
 from starsd_export.quantising.stored import BLOCK_SIZES, StoredMatrices
-from starsd_export.top_two import add_top_two
 
 TENSORRT_WEIGHTS = ("fp16", *BITS)
 HEADS = ("fp16", *BITS)
@@ -175,3 +176,27 @@ def tensorrt_graph(
     add_top_two(graph)
     require_operators(graph, options.operators(weights))
     return graph
+
+
+_COUNT = 2
+
+
+def add_top_two(model: onnx_ir.Model) -> None:
+    """Give a graph the outputs `top_ids` int64 [R, 2] and `top_logits` float32 [R, 2], the highest first."""
+    graph = model.graph
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    if logits.shape is None:
+        raise RuntimeError("the exporter left the logits without a shape")
+    count = onnx_ir.node(
+        "Constant", [], attributes={"value": onnx_ir.tensor(np.array([_COUNT], np.int64), name="top_count")}
+    )
+    top = onnx_ir.node(
+        "TopK", [logits, count.outputs[0]], attributes={"axis": -1, "largest": 1, "sorted": 1}, num_outputs=2
+    )
+    outputs = top.outputs[::-1]  # TopK gives the values first
+    types = (onnx_ir.DataType.INT64, onnx_ir.DataType.FLOAT)
+    for value, name, dtype in zip(outputs, TOP_OUTPUTS, types, strict=True):
+        value.name, value.type = name, onnx_ir.TensorType(dtype)
+        value.shape = onnx_ir.Shape([logits.shape[0], _COUNT])
+    graph.extend([count, top])
+    graph.outputs.extend(outputs)

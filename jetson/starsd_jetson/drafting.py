@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.planning.curve import VerifyCurves
-from starsd_edge.protocol.reasons import POOR, TIMED
+from starsd_edge.protocol.codes import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE

@@ -6,8 +6,8 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.runtime import loading
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import CUDA, JETSON, check_device
-from starsd_jetson.onnx_cuda_engine import open_onnx_cuda
-from starsd_jetson.tensorrt.opening import open_tensorrt
+from starsd_edge.runtime.onnx_cuda_engine import open_onnx_cuda
+from starsd_edge.runtime.tensorrt.opening import open_tensorrt
 
 
 def open_engine(

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.reasons import CLAMPED, CLOSED, EMPTY, LATE, LOCAL, SILENT, WEAK
+from starsd_edge.protocol.codes import CLAMPED, CLOSED, EMPTY, LATE, LOCAL, SILENT, WEAK
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.tree import DraftShape
 from starsd_jetson.drafting import Draft, DraftSource

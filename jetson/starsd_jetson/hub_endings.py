@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.door import DEFAULT_PORT, LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
+from starsd_edge.protocol.codes import DEFAULT_PORT, LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
 from starsd_edge.telemetry.hub_opening import NotOpenedError
 from starsd_jetson.hub_address import HubAddress
 
@@ -54,3 +55,34 @@ def not_opened(address: HubAddress, error: NotOpenedError) -> Ending:
         reason = f"the hub {address.url} does not let this target in (HTTP {error.status}): {remedy}"
         return Ending(reason, is_lasting=True)
     return Ending(unreachable(address, str(error)))
+
+
+LEAST_CEILING_S = 0.2
+MOST_CEILING_S = 5.0
+MOST_ASKED_S = 60.0
+"""A hub may ask to be left alone for so long and no longer: one message must not end the search for it."""
+GOOD_SERVICE_S = 10.0
+"""A connection that stood this long counts as good service."""
+
+
+class Backoff:
+    """Delays between attempts.
+
+    Args:
+        uniform: a random number in [0, 1).
+    """
+
+    def __init__(self, uniform: Callable[[], float]) -> None:
+        self._uniform = uniform
+        self._ceiling_s = LEAST_CEILING_S
+
+    def served(self, seconds: float) -> None:
+        """The hub served for this long before the connection ended."""
+        if seconds >= GOOD_SERVICE_S:
+            self._ceiling_s = LEAST_CEILING_S
+
+    def next_delay_s(self, at_least_s: float = 0.0) -> float:
+        """Seconds until the next attempt; no less than the hub asked for, up to `MOST_ASKED_S`."""
+        delay = self._uniform() * self._ceiling_s
+        self._ceiling_s = min(2 * self._ceiling_s, MOST_CEILING_S)
+        return min(at_least_s, MOST_ASKED_S) + delay

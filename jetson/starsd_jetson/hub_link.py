@@ -38,11 +38,9 @@ from starsd_edge.protocol.up_rate import UpRate
 from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S
 from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt
 from starsd_edge.telemetry.summary import LinkFigures
-from starsd_jetson.backoff import Backoff
 from starsd_jetson.hub_address import HubAddress
-from starsd_jetson.hub_channel import HubChannel
-from starsd_jetson.hub_endings import Ending, HubError, unreachable
-from starsd_jetson.hub_probe import HubProbe
+from starsd_jetson.hub_channel import HubChannel, HubProbe
+from starsd_jetson.hub_endings import Backoff, Ending, HubError, unreachable
 from starsd_jetson.hub_socket import HubSocket
 
 log = logging.getLogger(__name__)

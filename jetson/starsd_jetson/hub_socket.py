@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from websockets.asyncio.client import ClientConnection
 
-from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, Liveness, until_dead
+from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, UNSENT_BYTES, Liveness, until_dead
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, NotOpenedError, open_hub
 from starsd_edge.telemetry.rtt import TcpRtt, acknowledge_now, read_tcp_rtt
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_endings import Ending, not_opened
-from starsd_jetson.sockets import tune
+
+
+class TcpOptions(Protocol):
+    """The one method of a socket that is needed here."""
+
+    def setsockopt(self, level: int, optname: int, value: int, /) -> None:
+        """As `socket.socket.setsockopt`."""
+
+
+def tune(sock: TcpOptions | None, give_up_s: float) -> None:
+    """Send small frames at once, let the kernel end a connection whose data stays unacknowledged for this long, and
+    keep it from taking in much more than it can send.
+
+    Without the second, a link that a middlebox has dropped in silence looks open until the kernel's own limit, a
+    quarter of an hour; without the third, a slow link that works looks stuck for as long as a megabyte takes.
+    """
+    if sock is None:
+        return
+    with contextlib.suppress(OSError):  # a socket that is not TCP
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(give_up_s * 1000))
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
 
 HEARTBEAT_S = 10.0
 """Between pings: a hub that nothing comes from, or that takes nothing in, for two of them is cut off. The hub pings as

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.planning.curve import VerifyCurves
-from starsd_edge.planning.paying_shape import paying_shape, usual_guesses
+from starsd_edge.planning.draft_shape import paying_shape, usual_guesses
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.foresight import FIRST_GUESS, Foresight
 from starsd_jetson.pass_times import PassTimes

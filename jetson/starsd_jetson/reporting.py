@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median_low
 
+from starsd_edge.protocol.codes import IDLE
 from starsd_edge.protocol.messages import MAX_PASS_US, MAX_WIDTHS, Report
-from starsd_edge.protocol.reasons import IDLE
 from starsd_edge.telemetry.rounds import HUB, NONE, Round
 
 REPORT_S = 1.0

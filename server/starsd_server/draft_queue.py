@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
+from starsd_edge.scheduling.policies import Waiting
+from starsd_edge.scheduling.scheduler import Scheduler, goes_with
 from starsd_edge.telemetry.hub_facts import QueueDepth
-from starsd_server.feed_turns import DRAFTS_PER_FEED, ROWS_PER_TURN, FeedTurns
-from starsd_server.pending_rows import PendingRows, feature_bytes
-from starsd_server.scheduling.contract import Waiting
-from starsd_server.scheduling.scheduler import Scheduler, goes_with
+from starsd_server.pending_rows import DRAFTS_PER_FEED, ROWS_PER_TURN, FeedTurns, PendingRows, feature_bytes
 
 QueuedAction = OpenSession | Feed | QueueDraft | Away | Back | DropSession
 """The actions of the protocol that are work for the drafting thread."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from starsd_edge.protocol.draft_record import DraftRecord
+from starsd_edge.protocol.counters import DraftRecord
 from starsd_edge.protocol.hub_side import HubConnection
 from starsd_edge.telemetry.durations import TrackedDuration
 from starsd_edge.telemetry.feed import MAX_EVENTS, Event

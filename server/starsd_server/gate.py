@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 
 from starsd_edge.protocol.messages import SUBPROTOCOL, TICKET_HEADER
+from starsd_edge.scheduling.policies import KeyTerms
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
-from starsd_server.keys import HubKey
+
+
+@dataclass(frozen=True)
+class HubKey:
+    """One bearer token.
+
+    Attributes:
+        token: the secret; never shown.
+        terms: of all sessions that belong to it.
+    """
+
+    token: str = field(repr=False)
+    terms: KeyTerms = field(default_factory=KeyTerms)
+
+    @property
+    def owner(self) -> str:
+        """Its name inside the hub; not the key."""
+        return hashlib.sha256(self.token.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -38,20 +38,19 @@ from starsd_edge.protocol.hub_side import (
     SendOn,
 )
 from starsd_edge.protocol.messages import TAG_BYTES
+from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
 from starsd_server.binding import explain
-from starsd_server.books import DraftBooks
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
-from starsd_server.drafters.registry import DrafterRegistry
+from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.handover import Handover
-from starsd_server.latencies import Latencies
+from starsd_server.measurements import DraftBooks, Latencies
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import LiveConnection, Peer
-from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 from starsd_server.settings import HubSettings
 from starsd_server.shapes import ShapeDesk, share
 from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm

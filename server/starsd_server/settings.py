@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.hub_side import HubLimits
+from starsd_edge.scheduling.scheduler import DEFAULT_POLICY, POLICIES
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import MAX_BATCH
-from starsd_server.keys import HubKey
-from starsd_server.scheduling.scheduler import DEFAULT_POLICY, POLICIES
+from starsd_server.gate import HubKey
 
 
 @dataclass(frozen=True)

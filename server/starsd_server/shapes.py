@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import Choice, Wish, share_hub
 from starsd_edge.planning.shape_controller import ShapeController
-from starsd_edge.protocol.draft_record import Step
+from starsd_edge.protocol.codes import FIXED
+from starsd_edge.protocol.counters import Step
 from starsd_edge.protocol.hub_side import HubConnection
 from starsd_edge.protocol.messages import Report
-from starsd_edge.protocol.shape_reasons import FIXED
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import ShapeFacts
 from starsd_edge.telemetry.latency import LONGEST_RETURN_S

@@ -7,12 +7,13 @@ Messages therefore put what they ask for first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 from starsd_edge.errors import UsageError
-from starsd_edge.text.frame import ChatFrame, Encode
+from starsd_edge.text.chat import ChatFrame, Encode
 
 _LEAST_MESSAGE = 8
 """Tokens of a message below which a prompt asks for nothing."""
@@ -68,3 +69,23 @@ def _fill(messages: Sequence[str], first: int, encode: Encode, frame: ChatFrame,
         text = f"{text} {messages[following % len(messages)]}"
         following += 1
     return tokens[:room]
+
+
+WINDOW = 64
+"""Last tokens of a text that are looked at."""
+GRAM = 4
+"""Tokens of a phrase."""
+REPEATS = 3
+"""Times that a phrase stands in the window of a text that loops."""
+
+
+def is_looping(ids: Sequence[int]) -> bool:
+    """Whether the last `WINDOW` tokens hold one phrase of `GRAM` tokens `REPEATS` times."""
+    window = ids[-WINDOW:]
+    phrases = Counter(tuple(window[i : i + GRAM]) for i in range(len(window) - GRAM + 1))
+    return max(phrases.values(), default=0) >= REPEATS
+
+
+def before_loop(ids: Sequence[int]) -> int:
+    """How many tokens come before a text begins to loop: its length if it does not."""
+    return next((end - 1 for end in range(1, len(ids) + 1) if is_looping(ids[:end])), len(ids))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from starsd_edge.runtime.engine import Engine, commit_tokens, run_chain
+from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.telemetry.rounds import Round
 
 WARM_UP_TOKENS = 8
@@ -71,3 +73,46 @@ def run_by_turns(
         for mode in (*modes[first:], *modes[:first]):
             runs[mode.name].append(mode.run(prompts[turn % len(prompts)], new_tokens))
     return runs
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where an answer first leaves another one; what follows has another prefix and says nothing.
+
+    Attributes:
+        mode: whose answer it is.
+        prompt: index of the prompt.
+        position: index of the token in the answer.
+    """
+
+    mode: str
+    prompt: int
+    position: int
+
+
+def differences(runs: Runs, reference: str, modes: Sequence[str], prompts: int) -> list[Difference]:
+    """The first difference of every run of these modes from the reference's first answer to the same prompt."""
+    found = []
+    for mode in modes:
+        for number, run in enumerate(runs[mode]):
+            prompt = number % prompts
+            position = _leaves(run, runs[reference][prompt])
+            if position is not None:
+                found.append(Difference(mode, prompt, position))
+    return found
+
+
+def margin_at(engine: Engine, tokenizer_size: int, prefix: Sequence[int]) -> float:
+    """Gap between the two highest logits after this text: a difference with a small one is a matter of rounding."""
+    seq = engine.open(len(prefix))
+    commit_tokens(engine, seq, prefix[:-1])
+    step = run_chain(engine, seq, prefix[-1:])
+    return Sampler(SamplingParams(), tokenizer_size).choose(step.logits[0], len(prefix)).margin
+
+
+def _leaves(run: Run, reference: Run) -> int | None:
+    if run.token_ids == reference.token_ids:
+        return None
+    pairs = zip(run.token_ids, reference.token_ids, strict=False)
+    different = (position for position, (token, other) in enumerate(pairs) if token != other)
+    return next(different, min(len(run.token_ids), len(reference.token_ids)))

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from starsd_edge.bench.figures import TIMING_BACKEND, percentile
-from starsd_edge.bench.star_figures import StarResults
-from starsd_edge.bench.star_overlay import has_law, law_of
+from starsd_edge.bench.star_figures import StarResults, has_law, law_of
 from starsd_edge.bench.star_plan import COLOCATED, LAW, OURS, PLAIN, POLICY, PUBLISHED, RTT, SCALE
 from starsd_edge.bench.star_runs import Measured
 from starsd_edge.bundles.cache import fonts_dir

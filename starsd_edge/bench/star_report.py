@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from starsd_edge.bench.figures import TIMING_BACKEND, Figure, Report, percentile
-from starsd_edge.bench.star_figures import StarResults
-from starsd_edge.bench.star_overlay import has_law, law_of
+from starsd_edge.bench.star_figures import StarResults, has_law, law_of
 from starsd_edge.bench.star_plan import HEAD, PUBLISHED_DEPTH, SWEEPS
 from starsd_edge.bench.star_runs import Measured, Point, written_shape
 

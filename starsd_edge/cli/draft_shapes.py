@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from starsd_edge.errors import UsageError
+from starsd_edge.planning import orders
 
 if TYPE_CHECKING:
     from starsd_edge.speculation.tree import DraftShape
+
 
 MOST_NODES = 1024
 AUTO = "auto"
@@ -42,3 +45,29 @@ def parse_hub_shape(option: str, text: str) -> DraftShape | None:
     if not text.startswith(_FIXED):
         raise UsageError(f"{option} is auto, or fixed:NODESxDEPTHxBRANCHING, not {text!r}")
     return parse_shape(option, text.removeprefix(_FIXED))
+
+
+class QueueOrder(str, Enum):
+    """In which order waiting requests are drafted."""
+
+    LATENCY = orders.LATENCY
+    DRR = orders.DRR
+    FIFO = orders.FIFO
+    SRF = orders.SRF
+
+
+class HeadDevice(str, Enum):
+    """Devices that a head can be run on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class HeadPrecision(str, Enum):
+    """Numbers that a head can be run with."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.cli.bench_output import progress_lines
+from starsd_edge.cli.bench.output import progress_lines
 
 WIDTH = 80
 

@@ -5,7 +5,9 @@ What the program starts for itself is told all by arguments; the user's configur
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import http.client
 import os
 import select
 import signal
@@ -13,14 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import IO
+from urllib.parse import urlsplit
+
+import msgspec
 
 from starsd_edge.bundles.cache import CACHE_VARIABLE
 from starsd_edge.children import end_with_parent
-from starsd_edge.cli.settings import CONFIG_VARIABLE, VARIABLE_PREFIX
+from starsd_edge.cli.settings.values import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.errors import StarsdError
+from starsd_edge.telemetry.hub_facts import HubFacts
 
 PROGRAM = (sys.executable, "-m", "starsd_edge.cli")
 _START_S = 120.0  # loading a draft model from a slow disk
@@ -104,3 +110,51 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 1 << 24
+_OK = 200
+
+
+def read_status(url: str) -> HubFacts:
+    """The facts of the hub at this ws:// address on this machine.
+
+    Raises:
+        StarsdError: it does not answer, or with something else.
+    """
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        body = answer.read(_MAX_BYTES)
+        if answer.status != _OK:
+            raise StarsdError(f"the hub at {url} gives no status: {answer.status} {answer.reason}")
+        return msgspec.json.decode(body, type=HubFacts)
+    except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+        raise StarsdError(f"the hub at {url} gives no status: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+_INSIST_S = 0.5
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel, and insist: before Python 3.12, `wait_for` swallows a cancellation that meets its result."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_INSIST_S)
+
+
+@contextlib.asynccontextmanager
+async def meanwhile(other: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run it until the block ends; what it failed with is raised then."""
+    task = asyncio.create_task(other)
+    try:
+        yield
+    finally:
+        await end_task(task)
+    if not task.cancelled():
+        task.result()

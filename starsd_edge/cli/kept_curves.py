@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 from starsd_edge.bench.machine import describe_machine, usable_cores
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.manifest import Manifest
+from starsd_edge.device.cuda_driver import cuda_devices
 from starsd_edge.device.facts import power_mode_name
 from starsd_edge.device.host import Host
-from starsd_edge.doctor.cache_files import MEASURED
 from starsd_edge.doctor.curve_store import (
     CurveKey,
     CurveStore,
@@ -20,8 +20,8 @@ from starsd_edge.doctor.curve_store import (
     files_digest,
     stored_passes,
 )
+from starsd_edge.doctor.machine import MEASURED
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.runtime.cuda_driver import cuda_devices
 
 log = logging.getLogger(__name__)
 

@@ -28,23 +28,23 @@ import typer
 
 from starsd_edge import __version__
 from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.settings import CONFIG_VARIABLE, TRACEBACK_VARIABLE, VARIABLE_PREFIX, Settings, path_of
-from starsd_edge.cli.settings_loading import load_settings
+from starsd_edge.cli.settings.loading import load_settings
+from starsd_edge.cli.settings.values import CONFIG_VARIABLE, TRACEBACK_VARIABLE, VARIABLE_PREFIX, Settings, path_of
 from starsd_edge.errors import StarsdError, UsageError
 
 PROGRAM = "starsd-edge"
 COMMAND_MODULES = (
     "pull",
-    "export",
-    "check",
+    "export.command",
+    "check.command",
     "train_draft",
-    "run_draft",
-    "run_target",
-    "monitor",
-    "demo",
-    "bench",
-    "plan",
-    "doctor",
+    "run_draft.command",
+    "run_target.command",
+    "monitor.command",
+    "demo.command",
+    "bench.command",
+    "plan.command",
+    "doctor.command",
     "config",
 )
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import model_names
-from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.options import MAX_THREADS, add_command
 
 if TYPE_CHECKING:
-    from starsd_export.training.pipeline import HeadPlan
+    from rich.progress import Progress, TaskID
+
+    from starsd_export.training.loop import Report
+    from starsd_export.training.pipeline import HeadPlan, Watcher
 
 
 class Precision(str, Enum):
@@ -96,7 +102,6 @@ def train_draft(options: TrainDraftOptions) -> None:
     import torch
 
     from starsd_edge.bundles.catalogue import resolve_model
-    from starsd_edge.cli.train_output import training_shown
     from starsd_export.checkpoint import open_checkpoint
     from starsd_export.training.pipeline import train_head
 
@@ -146,3 +151,69 @@ def _plan(options: TrainDraftOptions) -> HeadPlan:
         bfloat16,
         training=training,
     )
+
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+@contextmanager
+def training_shown() -> Iterator[Watcher]:
+    """Who watches a training."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        yield _Bars(progress)
+
+
+class _Bars:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def stage(self, name: str, total: int) -> None:
+        self._task = self._progress.add_task(name, total=total)
+
+    def done(self, count: int) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, completed=count)
+
+    def report(self, report: Report) -> None:
+        self._progress.console.print(_line(report), highlight=False)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._name = ""
+        self._total = 0
+        self._said_at = -math.inf
+
+    def stage(self, name: str, total: int) -> None:
+        self._name, self._total, self._said_at = name, total, -math.inf
+
+    def done(self, count: int) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= _SECONDS_BETWEEN_LINES or count >= self._total:
+            self._said_at = now
+            _say(f"{self._name}: {count:,} of {self._total:,}")
+
+    def report(self, report: Report) -> None:
+        _say(_line(report))
+
+
+def _line(report: Report) -> str:
+    levels = " ".join(f"{share:.2f}" for share in report.survival)
+    return (
+        f"update {report.update}: loss {report.loss:.3f}, held out: tokens_per_round {report.tokens_per_round:.2f}, "
+        f"survival {levels}"
+    )
+
+
+def _say(line: Any) -> None:
+    typer.echo(f"train-draft: {line}", err=True)

@@ -6,14 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from starsd_edge.device.board import Board, read_board
+from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.device.gpus import Gpus, read_gpus
-from starsd_edge.device.heat import Throttling, Zone, read_throttling, read_zones
-from starsd_edge.device.host import Host
+from starsd_edge.device.host import Host, Memory, read_memory
 from starsd_edge.device.jetpack import JetsonSystem, read_jetson_system
 from starsd_edge.device.jtop_facts import read_jtop
-from starsd_edge.device.memory import Memory, read_memory
-from starsd_edge.device.power import Clock, PowerMode, read_clocks, read_governor, read_power_mode
-from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
+from starsd_edge.device.power import (
+    Clock,
+    PowerMode,
+    Throttling,
+    Zone,
+    read_clocks,
+    read_governor,
+    read_power_mode,
+    read_throttling,
+    read_zones,
+)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from starsd_edge.device.cuda_driver import CudaDevice
 from starsd_edge.device.host import Host
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.cuda_driver import CudaDevice
 
 _FIELDS = (
     "name",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,3 +62,29 @@ def read(path: Path) -> str | None:
         return path.read_text(errors="replace").strip("\0 \n") or None
     except OSError:
         return None
+
+
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Memory:
+    """In bytes.
+
+    Attributes:
+        total, free: of all, and what can be had without swapping.
+        swap: in all.
+    """
+
+    total: int
+    free: int
+    swap: int
+
+
+def read_memory(host: Host) -> Memory | None:
+    """None where the kernel does not tell."""
+    text = host.read("proc/meminfo") or ""
+    found = {name: _KIB * int(count) for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+    if "MemTotal" not in found:
+        return None
+    return Memory(found["MemTotal"], found.get("MemAvailable", found.get("MemFree", 0)), found.get("SwapTotal", 0))

@@ -11,9 +11,8 @@ import numpy as np
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.doctor.cache_files import ENGINES
 from starsd_edge.doctor.findings import Finding, Level
-from starsd_edge.doctor.machine import gigabytes
+from starsd_edge.doctor.machine import ENGINES, gigabytes
 from starsd_edge.heads.draft_bundle import DraftBundle
 from starsd_edge.runtime.engine import Engine, Sequence, causal_mask
 

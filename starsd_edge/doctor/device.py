@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from starsd_edge.device.board import Board
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.gpus import POWER_LIMIT, Gpu, Gpus
-from starsd_edge.device.heat import Throttling, Zone
+from starsd_edge.device.host import Memory
 from starsd_edge.device.jetpack import JetsonSystem
-from starsd_edge.device.memory import Memory
-from starsd_edge.device.power import Clock, PowerMode
+from starsd_edge.device.power import Clock, PowerMode, Throttling, Zone
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.machine import gigabytes
 from starsd_edge.doctor.tensorrt import check_jetson_tensorrt

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from starsd_edge.bench.figures import Figure, percentile
 from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.protocol.codec import PROBE_INTERVAL_S
 from starsd_edge.protocol.messages import MAX_PROBE_BYTES
-from starsd_edge.protocol.probes import PROBE_INTERVAL_S
 from starsd_edge.protocol.target_side import ProbeAnswered
 from starsd_edge.telemetry.rtt import TcpRtt
 

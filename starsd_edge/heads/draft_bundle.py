@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from starsd_edge.bundles.bundle import check_listed_files, read_manifest
 from starsd_edge.errors import BundleError
-from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.engine import HeadSpec
 
 DRAFT_KIND: Literal["draft-head"] = "draft-head"
 GRAPH_NAME = "head.onnx"

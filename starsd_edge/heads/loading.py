@@ -38,7 +38,7 @@ def open_head(bundle: DraftBundle, threads: int | None = None, device: str = CPU
     if dtype is None:
         return _open_onnx(bundle, threads)
     _require_torch(f"--device {CUDA}" if found == CUDA else f"--draft-precision {dtype} on a CPU")
-    from starsd_edge.heads.torch_loading import open_torch_head
+    from starsd_edge.heads.torch_engine import open_torch_head
 
     return open_torch_head(bundle, found, dtype, threads)
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.heads.engine import Floats, HeadRows, HeadStep
-from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.engine import Floats, HeadRows, HeadSpec, HeadStep
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.engine import HeadSpec
 
 
 class TorchHead(nn.Module):  # type: ignore[misc]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from starsd_edge.bundles.manifest import Graph
 from starsd_edge.parity.compare import Difference, describe, differences, is_within, largest
 from starsd_edge.parity.findings import Check, Status, differs, not_checked, ok
-from starsd_edge.parity.golden import Golden, sampled
+from starsd_edge.parity.golden import Golden, Text, greedy_text, sampled, wrong_tokens
 from starsd_edge.parity.passes import CHAIN, Observation, Values, first_inexact, run_passes, why_too_small
-from starsd_edge.parity.text import Text, greedy_text, wrong_tokens
 from starsd_edge.runtime.engine import Engine
 
 HALF_BOUND = 0.05

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.survival import Guesses
-from starsd_edge.protocol.shape_reasons import BEST, LOAD, NOT_PAYING
+from starsd_edge.planning.survival import FIRST_RATIO, Guesses
+from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 
@@ -249,3 +249,30 @@ def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.
     if rung is None:
         return Choice(NOTHING, LOAD, 1.0)
     return Choice(rung.shape, BEST if rung is best else LOAD, rung.rate * wish.plain_s / slowed)
+
+
+_RANKS = 4
+"""Alternatives that are thought of at one place; what comes after them is hardly ever right."""
+
+
+def usual_guesses(survival: float) -> Guesses:
+    """Of a drafter that nobody knows yet, whose likeliest guess comes true this often at each level."""
+    return Guesses((survival,), tuple(FIRST_RATIO**rank for rank in range(_RANKS)))
+
+
+def paying_shape(seconds: Sequence[float], guesses: Guesses, limit: DraftShape) -> DraftShape:
+    """The largest draft of which each guess is worth the time of its row: the tokens that it is expected to bring are
+    more than plain decoding gives in that time. At least one guess, so that what a draft really gives is seen.
+
+    Args:
+        seconds: of passes over 1, 2 .. `limit.max_nodes + 1` rows, the first above 0.
+    """
+    best, most = DraftShape(1, 1), float("-inf")
+    for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):
+        accepted = guesses.accepted(limit.max_nodes, depth, limit.branching)
+        for nodes in range(depth, len(accepted)):
+            net = accepted[nodes] - (seconds[nodes] / seconds[0] - 1)
+            if net > most:
+                most = net
+                best = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
+    return best

@@ -9,6 +9,7 @@ down-link), E the tokens of a round with the bonus token. Times are in seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _DIGITS = 9
@@ -102,3 +103,105 @@ def limit(cost: RoundCost, plain_verify_s: float) -> tuple[str, float]:
         OVERHEAD: cost.overhead_s,
     }
     return max(shares.items(), key=lambda share: share[1])
+
+
+ROW_BYTES = 8
+"""Of a row beside its features: the id, and its part of the frame."""
+REQUEST_BYTES = 72
+"""Of a draft request without rows: tag, epoch, shape, frame, and the headers below it."""
+NODE_BYTES = 5
+"""Of a node: id and parent."""
+DRAFT_BYTES = 88
+"""Of a DRAFT without nodes."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between a target and its hub.
+
+    Attributes:
+        rtt_s: of a small message.
+        up_bytes_per_s, down_bytes_per_s: of large ones.
+    """
+
+    rtt_s: float
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+
+    def seconds(self, up_bytes: float, down_bytes: float) -> float:
+        """What it adds to a round."""
+        return self.rtt_s + up_bytes / self.up_bytes_per_s + down_bytes / self.down_bytes_per_s
+
+
+def bytes_up(tokens: float, feature_bytes: float) -> float:
+    """Of a round of so many tokens, whose rows carry so many bytes of features each."""
+    return REQUEST_BYTES + tokens * (ROW_BYTES + feature_bytes)
+
+
+def bytes_down(nodes: float) -> float:
+    """Of a draft of so many nodes."""
+    return DRAFT_BYTES + nodes * NODE_BYTES
+
+
+_STEPS = 200
+
+
+def round_s(targets: int, draft_s: float, return_s: float) -> float:
+    """T(N)."""
+    return max(draft_s + return_s, targets * draft_s)
+
+
+def utilisation(targets: int, draft_s: float, return_s: float) -> float:
+    """U(N)."""
+    return min(1.0, targets * draft_s / (draft_s + return_s))
+
+
+def idle_s(targets: int, draft_s: float, return_s: float) -> float:
+    """I(N)."""
+    return max(0.0, return_s - (targets - 1) * draft_s)
+
+
+def wait_s(targets: int, draft_s: float, return_s: float) -> float:
+    """How long each request waits before it is served: what the hub is short of."""
+    return max(0.0, targets * draft_s - (draft_s + return_s))
+
+
+def exponential_utilisation(targets: int, draft_s: float, return_s: float) -> float:
+    """U(N) where S and Z are exponentially distributed: 1 - 1 / sum over k of N! / (N - k)! (S / Z)^k."""
+    term = total = 1.0
+    for busy in range(targets):
+        term *= (targets - busy) * draft_s / return_s
+        total += term
+    return 1 - 1 / total
+
+
+def most_rounds_per_s(draft_s: Sequence[float], return_s: Sequence[float]) -> float:
+    """Rounds per second that no order exceeds, for unequal targets served one by one. Where the hub is saturated its
+    targets are taken to be served equally often.
+    """
+    alone = sum(1 / (draft + back) for draft, back in zip(draft_s, return_s, strict=True))
+    return min(alone, len(draft_s) / sum(draft_s))
+
+
+def batched_round(
+    targets: int, draft_s: Callable[[float], float], return_s: float, max_batch: int
+) -> tuple[float, float]:
+    """One round of N equal targets whose waiting requests are drafted together: its seconds, and the mean batch.
+
+    Below the knee of single drafts they hardly meet, so T = S(1) + Z. Above, a request finds on average half a pass in
+    progress, so T = Z + 1.5 S(b) with b = N S(b) / T (a fixed point, within a few per cent of simulation), until a
+    batch is full: then T = N S(B) / B.
+
+    Args:
+        draft_s: S(b).
+    """
+    single = draft_s(1.0)
+    if targets * single <= single + return_s or max_batch == 1:
+        return round_s(targets, single, return_s), 1.0
+    batch = 1.0
+    most = float(min(targets, max_batch))
+    for _ in range(_STEPS):
+        each = draft_s(batch)
+        batch = 0.5 * batch + 0.5 * min(most, max(1.0, targets * each / (return_s + 1.5 * each)))
+    each = draft_s(batch)
+    return max(return_s + 1.5 * each, targets * each / batch), batch

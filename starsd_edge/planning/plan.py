@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from starsd_edge.planning import law, load
+from starsd_edge.planning import law
+from starsd_edge.planning import law as load
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
-from starsd_edge.planning.link_cost import Link, bytes_down, bytes_up
+from starsd_edge.planning.law import Link, bytes_down, bytes_up
 from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, simulate
 from starsd_edge.planning.survival import Guesses
 from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times

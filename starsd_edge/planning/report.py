@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from starsd_edge.planning.link_cost import Link
+from starsd_edge.planning.law import Link
 from starsd_edge.planning.memory import GIB, Fit
 from starsd_edge.planning.plan import AtTargets, Knee
 from starsd_edge.planning.simulator import Percentiles

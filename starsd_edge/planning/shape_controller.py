@@ -20,8 +20,8 @@ from copy import copy
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import NOTHING, Choice, Wish
 from starsd_edge.planning.survival import SurvivalEstimator
-from starsd_edge.protocol.draft_record import Step
-from starsd_edge.protocol.shape_reasons import FIRST, NOT_PAYING, TRIAL
+from starsd_edge.protocol.codes import FIRST, NOT_PAYING, TRIAL
+from starsd_edge.protocol.counters import Step
 from starsd_edge.speculation.tree import DraftShape
 
 PATIENCE_ROUNDS = 8

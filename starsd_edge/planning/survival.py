@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from starsd_edge.protocol.draft_record import Step
+from starsd_edge.protocol.counters import Step
 
 FIRST_SURVIVAL = 0.6
 """Expected of a drafter of which nothing is known yet: speculation begins where it would pay at that."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
 
 from starsd_edge.protocol.checks import ProtocolError
 from starsd_edge.protocol.codes import MALFORMED
@@ -59,3 +60,12 @@ def _decode(decode: Callable[[bytes], Message], frame: bytes) -> Message:
         return decode(frame)
     except (msgspec.DecodeError, RecursionError) as error:  # passing over appended elements recurses as they nest
         raise ProtocolError(MALFORMED, f"not a message of wire version 1: {error}") from error
+
+
+PROBE_INTERVAL_S = 0.05
+"""A hub takes no more than one PROBE of a connection in this time: a check must not crowd out those who decode."""
+
+
+def noise(number: int, size: int) -> bytes:
+    """`size` bytes that no compression on the way makes fewer, the same for the same number."""
+    return np.random.default_rng(number).bytes(size)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from starsd_edge.protocol.messages import Draft
+from starsd_edge.speculation.tree import ROOT
 
 
 @dataclass
@@ -29,3 +33,80 @@ class WireCounters:
         """A frame of `size` bytes went from the hub to the target."""
         self.frames_down[kind] += 1
         self.bytes_down[kind] += size
+
+
+RECENT_WAITS = 128
+
+
+@dataclass
+class DraftRecord:
+    """Sums, and the last few waits.
+
+    Attributes:
+        drafts: trees sent.
+        nodes: their nodes.
+        judged: trees whose continuation is known, empty ones too.
+        accepted: nodes on the paths that came true.
+        level_trials: trees of which level k + 1 was offered below a path of length k that came true.
+        level_hits: of those, trees of which that level came true.
+        waits_us: the last drafts' time in the queue, in microseconds.
+    """
+
+    drafts: int = 0
+    nodes: int = 0
+    judged: int = 0
+    accepted: int = 0
+    level_trials: list[int] = field(default_factory=list)
+    level_hits: list[int] = field(default_factory=list)
+    waits_us: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_WAITS))
+
+    def drafted(self, nodes: int, queue_us: int) -> None:
+        """A tree went out."""
+        self.drafts += 1
+        self.nodes += nodes
+        self.waits_us.append(queue_us)
+
+    def judge(self, steps: Sequence[Step]) -> None:
+        """What followed is known; see `walk`."""
+        offered, accepted = len(steps), sum(step.rank > 0 for step in steps)
+        self.judged += 1
+        self.accepted += accepted
+        missing = offered - len(self.level_trials)
+        self.level_trials.extend([0] * missing)
+        self.level_hits.extend([0] * missing)
+        for level in range(offered):
+            self.level_trials[level] += 1
+        for level in range(accepted):
+            self.level_hits[level] += 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a judged draft met at one level of the path that came true.
+
+    Attributes:
+        offered: children that the tree offered there, at least 1.
+        rank: of the child that came true, from 1; 0 where none did.
+    """
+
+    offered: int
+    rank: int
+
+
+def walk(draft: Draft, emitted: Sequence[int]) -> list[Step]:
+    """Walk the tokens emitted after the root down a tree: what it offered for each, until it has none or they end."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(draft.parents):
+        children.setdefault(parent, []).append(node)
+    steps: list[Step] = []
+    node = ROOT
+    for token in emitted:
+        offered = children.get(node)
+        if offered is None:
+            break
+        rank = next((rank for rank, child in enumerate(offered, 1) if draft.ids[child] == token), 0)
+        steps.append(Step(len(offered), rank))
+        if not rank:
+            break
+        node = offered[rank - 1]
+    return steps

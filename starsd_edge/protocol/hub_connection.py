@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from starsd_edge.protocol.checks import ProtocolError, check_ids, printable
-from starsd_edge.protocol.codec import decode_from_target, encode, kind_of
+from starsd_edge.protocol.codec import PROBE_INTERVAL_S, decode_from_target, encode, kind_of, noise
 from starsd_edge.protocol.codes import (
     BASE_LEN,
     CLOSE_CODES,
@@ -22,8 +22,7 @@ from starsd_edge.protocol.codes import (
     TOO_MANY_SESSIONS,
     UNKNOWN_SESSION,
 )
-from starsd_edge.protocol.counters import WireCounters
-from starsd_edge.protocol.draft_record import DraftRecord, walk
+from starsd_edge.protocol.counters import DraftRecord, WireCounters, walk
 from starsd_edge.protocol.features import read_features
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
@@ -63,7 +62,6 @@ from starsd_edge.protocol.messages import (
     TargetMessage,
     Welcome,
 )
-from starsd_edge.protocol.probes import PROBE_INTERVAL_S, noise
 from starsd_edge.speculation.tree import DraftShape
 
 MAX_CLOSE_REASON_BYTES = 123

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from starsd_edge.protocol.draft_record import Step
+from starsd_edge.protocol.counters import Step
 from starsd_edge.speculation.tree import DraftShape
 
 if TYPE_CHECKING:

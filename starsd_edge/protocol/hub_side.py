@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from starsd_edge.protocol.codes import DRAFTER_FAILED
-from starsd_edge.protocol.counters import WireCounters
-from starsd_edge.protocol.draft_record import DraftRecord
+from starsd_edge.protocol.counters import DraftRecord, WireCounters
 from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
     Away,

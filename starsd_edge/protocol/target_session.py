@@ -12,7 +12,7 @@ from starsd_edge.protocol.checks import ProtocolError, read_tree
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Opened, Welcome
-from starsd_edge.protocol.row_store import RowStore
+from starsd_edge.protocol.rows import RowStore
 from starsd_edge.protocol.target_events import DraftArrived
 from starsd_edge.protocol.target_link import TargetLink
 from starsd_edge.speculation.tree import DraftShape

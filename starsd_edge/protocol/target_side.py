@@ -13,7 +13,7 @@ from enum import Enum
 import msgspec
 
 from starsd_edge.protocol.checks import ProtocolError, printable
-from starsd_edge.protocol.codec import decode_from_hub, kind_of
+from starsd_edge.protocol.codec import decode_from_hub, kind_of, noise
 from starsd_edge.protocol.codes import (
     CODEC,
     FINAL,
@@ -42,7 +42,6 @@ from starsd_edge.protocol.messages import (
     Resync,
     Welcome,
 )
-from starsd_edge.protocol.probes import noise
 from starsd_edge.protocol.target_events import (
     DraftArrived,
     HubReady,

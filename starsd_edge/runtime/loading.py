@@ -50,7 +50,7 @@ def open_engine(
         raise UsageError("--device jetson runs engines of TensorRT: this command knows cpu and cuda alone")
     file = bundle.path / bundle.manifest.graph.file
     if device == CUDA:
-        from starsd_edge.runtime.onnx_cuda import open_cuda_session
+        from starsd_edge.runtime.onnx_cuda_engine import open_cuda_session
         from starsd_edge.runtime.onnx_engine import OnnxEngine
 
         return OnnxEngine(open_cuda_session(file), bundle.manifest, allow_inexact)

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Philox
 
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.speculation.coins import coin
 from starsd_edge.speculation.filters import Candidates, keep_min_p, keep_top_k, keep_top_p, scaled
 from starsd_edge.speculation.penalties import Penalties, TextPenalties
 
@@ -245,3 +245,22 @@ def _inverse_cdf(candidates: Candidates, uniform: float) -> Choice:
         margin = min(margin, safe)
         reach = min(reach, safe)
     return Choice(int(candidates.ids[index]), margin / total)
+
+
+_UNIT = 2.0**-53
+
+
+def coin(seed: int, choice_index: int, position: int) -> float:
+    """A uniform number in [0, 1), a multiple of 2**-53.
+
+    Args:
+        seed: 64-bit key of the request.
+        choice_index: 64-bit second half of the key, one per answer of a request.
+        position: absolute position of the token to be chosen.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), Philox4x64-10.
+    """
+    # Arrays, because numpy reads a list of integers beyond 63 bits as floats and so loses the key.
+    key = np.array([seed, choice_index], dtype=np.uint64)
+    counter = np.array([position, 0, 0, 0], dtype=np.uint64)
+    return int(Philox(key=key, counter=counter).random_raw() >> 11) * _UNIT

@@ -23,7 +23,7 @@ from websockets.typing import Subprotocol
 
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.checks import printable
-from starsd_edge.protocol.door import HUB_HEADER, http_answer
+from starsd_edge.protocol.codes import HUB_HEADER, http_answer
 
 OPEN_TIMEOUT_S = 5.0
 """From the first packet to the WebSocket."""

@@ -32,7 +32,7 @@ class Round:
         verify_s: of it, the target's forward pass.
         wait_s: of it, waiting for the hub's draft.
         draft_s: what the hub's drafter took for the draft used; on its machine, partly beside this round.
-        why_off: why there was no draft, or none of the hub: one of `starsd_edge.protocol.reasons`, empty where all is
+        why_off: why there was no draft, or none of the hub: one of `starsd_edge.protocol.codes`, empty where all is
             as it should be.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from starsd_edge.protocol.reasons import MEANINGS
+from starsd_edge.protocol.codes import MEANINGS
 from starsd_edge.telemetry.rounds import HUB, NGRAM, NONE, RoundStats
 from starsd_edge.telemetry.rtt import TcpRtt
 

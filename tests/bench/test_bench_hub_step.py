@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from starsd_edge.cli.bench_hub_step import HubStepBench  # noqa: E402
-from starsd_edge.cli.bench_hub_step_options import BenchHubStepOptions  # noqa: E402
-from starsd_edge.cli.head_options import HeadPrecision  # noqa: E402
+from starsd_edge.cli.bench.hub_step import HubStepBench  # noqa: E402
+from starsd_edge.cli.bench.options import BenchHubStepOptions  # noqa: E402
+from starsd_edge.cli.draft_shapes import HeadPrecision  # noqa: E402
 from starsd_edge.heads.draft_bundle import DraftBundle  # noqa: E402
 from tests.support.command_line import CommandLine  # noqa: E402
 from tests.support.small_head import small_draft_bundle  # noqa: E402

@@ -12,8 +12,8 @@ import pytest
 from starsd_edge.bench.device_times import DraftTimes
 from starsd_edge.bench.star_runs import HubPlan
 from starsd_edge.bench.trace import Traces, write_traces
-from starsd_edge.cli.star_hubs import hub_arguments
-from starsd_edge.cli.timing_hub import TimingHubOptions, modelled
+from starsd_edge.cli.bench.star_hubs import hub_arguments
+from starsd_edge.cli.bench.timing_hub import TimingHubOptions, modelled
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
@@ -165,7 +165,7 @@ def drafted(options: TimingHubOptions) -> list[int]:
 
 def hub_options(make: Callable[..., TimingHubOptions], **changes: object) -> TimingHubOptions:
     from starsd_edge.cli.logs import LogOptions
-    from starsd_edge.cli.run_draft import RunDraftOptions
+    from starsd_edge.cli.run_draft.command import RunDraftOptions
 
     return make(hub=RunDraftOptions(log=LogOptions()), **changes)
 

@@ -12,8 +12,8 @@ import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.cli import kept_curves as kept_curves_module
-from starsd_edge.cli.bench_verify import Outcome, VerifyBench
-from starsd_edge.cli.bench_verify_options import BenchVerifyOptions
+from starsd_edge.cli.bench.options import BenchVerifyOptions
+from starsd_edge.cli.bench.verify import Outcome, VerifyBench
 from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.runtime.engine import Sequence, Step
 from starsd_edge.speculation.tree import DraftTree

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from starsd_edge.cli.hub_status import read_status
-from starsd_edge.cli.star_probe import HubProbe
+from starsd_edge.cli.bench.star_probe import HubProbe
+from starsd_edge.cli.hub_process import read_status
 from starsd_edge.errors import StarsdError
 from tests.support.hub_client import running_hub
 

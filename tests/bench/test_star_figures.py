@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starsd_edge.bench.device_times import LinkTimes
-from starsd_edge.bench.star_figures import StarResults, star_figures
-from starsd_edge.bench.star_overlay import Expected, has_law, is_serial, law_of, simulated
+from starsd_edge.bench.star_figures import Expected, StarResults, has_law, is_serial, law_of, simulated, star_figures
 from starsd_edge.bench.star_plan import (
     BASELINES,
     COLOCATED,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.cli.chat_commands import Action, ChatState, as_message, commands, is_command, run_command
-from starsd_edge.cli.chat_conversation import Conversation, Turn
-from starsd_edge.cli.chat_settings import ChatSettings
-from starsd_edge.cli.sampling_options import SamplingOptions
+from starsd_edge.cli.run_target.chat_commands import Action, ChatState, as_message, commands, is_command, run_command
+from starsd_edge.cli.run_target.chat_state import ChatSettings, Conversation, Turn
+from starsd_edge.cli.run_target.options import SamplingOptions
 from starsd_edge.errors import UsageError
 from tests.support.decoding import request
 

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from starsd_edge.cli.chat_input import Entry, ReadLine, line_reader, read_entry
-from starsd_edge.cli.text_streams import TextStreams
+from starsd_edge.cli.run_target.chat_input import Entry, ReadLine, line_reader, read_entry
+from starsd_edge.cli.streams import TextStreams
 
 
 def reader(text: str) -> ReadLine:

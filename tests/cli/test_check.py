@@ -19,9 +19,9 @@ from starsd_edge.bundles.engine_manifest import EngineHost, EngineLimits, platfo
 from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
 from starsd_edge.errors import EngineError
 from starsd_edge.runtime.loading import open_engine
+from starsd_edge.runtime.tensorrt import opening
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import TensorrtOptions
-from starsd_jetson.tensorrt import opening
 from tests.support.command_line import CommandLine, Ended
 from tests.support.planted_faults import (
     PLAN,

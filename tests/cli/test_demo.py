@@ -15,9 +15,8 @@ import psutil
 import pytest
 from rich.console import Console
 
-from starsd_edge.cli.demo_hub import HubWatch
-from starsd_edge.cli.demo_star import Star, StarPlan, TargetResult
-from starsd_edge.cli.demo_view import LiveView, PlainView, hub_summary, summary
+from starsd_edge.cli.demo.star import HubWatch, Star, StarPlan, TargetResult
+from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
 from starsd_edge.telemetry.feed import Snapshot
@@ -132,8 +131,8 @@ import asyncio, signal, sys
 from pathlib import Path
 from rich.console import Console
 from starsd_edge.cli import main
-from starsd_edge.cli.demo_star import Star, StarPlan
-from starsd_edge.cli.demo_view import PlainView
+from starsd_edge.cli.demo.star import Star, StarPlan
+from starsd_edge.cli.demo.view import PlainView
 from starsd_edge.cli.hub_process import hub_process
 import typer
 def build():

@@ -14,7 +14,9 @@ import pytest
 from starsd_edge.bundles.bundle import load_bundle, write_manifest
 from starsd_edge.bundles.engine_manifest import EngineHost, platform_name
 from starsd_edge.bundles.manifest import TensorrtGraph
-from starsd_edge.cli import doctor_bundle, doctor_machine, doctor_network
+from starsd_edge.cli.doctor import bundle as doctor_bundle
+from starsd_edge.cli.doctor import machine as doctor_machine
+from starsd_edge.cli.doctor import network as doctor_network
 from starsd_edge.device.facts import read_device
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.doctor import gather

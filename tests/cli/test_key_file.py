@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.cli.key_file import read_keys
+from starsd_edge.cli.run_draft.setup import read_keys
 from starsd_edge.errors import UsageError
-from starsd_server.keys import HubKey
-from starsd_server.scheduling.contract import KeyTerms
+from starsd_edge.scheduling.policies import KeyTerms
+from starsd_server.gate import HubKey
 
 
 def write(path: Path, text: str) -> Path:

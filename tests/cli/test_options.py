@@ -11,8 +11,7 @@ import pytest
 import typer
 
 from starsd_edge.cli import main
-from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.options import check_seconds, option_fields
+from starsd_edge.cli.options import add_command, check_seconds, option_fields
 from starsd_edge.errors import UsageError
 from tests.support.command_line import CommandLine
 
@@ -136,7 +135,7 @@ def test_a_duration_ends(seconds: float) -> None:
 def commands_with_options() -> list[Any]:
     from typer.main import get_command
 
-    from starsd_edge.cli.settings import commands_of
+    from starsd_edge.cli.settings.values import commands_of
 
     return list(commands_of(get_command(main.build_app())))
 

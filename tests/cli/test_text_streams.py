@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from starsd_edge.cli.text_streams import TextStreams, shows_panels, takes_colour
+from starsd_edge.cli.streams import TextStreams, shows_panels, takes_colour
 
 
 class Terminal(io.StringIO):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from starsd_edge.cli.key_file import read_keys
+from starsd_edge.cli.run_draft.setup import read_keys
+from starsd_edge.cli.settings.files import parse_toml
 from starsd_edge.cli.token_file import read_token
-from starsd_edge.cli.toml import parse_toml
 from starsd_edge.heads.loading import TORCH_PARTS
 
 ROOT = Path(__file__).parents[2]

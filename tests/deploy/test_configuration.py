@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.cli.key_file import read_keys
+from starsd_edge.cli.run_draft.setup import read_keys
 from starsd_edge.errors import UsageError
-from starsd_server.scheduling.contract import KeyTerms
+from starsd_edge.scheduling.policies import KeyTerms
 from tests.support.unit_files import read_unit
 from tests.support.written_commands import read_command
 

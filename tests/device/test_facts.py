@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from starsd_edge.device.facts import DeviceFacts, power_mode_name, read_device
-from starsd_edge.device.heat import Throttling
 from starsd_edge.device.host import Host
-from starsd_edge.device.power import Clock, PowerMode
+from starsd_edge.device.power import Clock, PowerMode, Throttling
 from tests.support.boards import Machine, agx_orin, desktop, host_of, orin_nano, thor
 
 

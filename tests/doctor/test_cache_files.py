@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from starsd_edge.bundles.integrity import staged_directory
-from starsd_edge.doctor.cache_files import ENGINES, MEASURED, OWN_TEXT, TRACES, CacheFacts, check_cache, read_cache
 from starsd_edge.doctor.findings import Level
+from starsd_edge.doctor.machine import ENGINES, MEASURED, OWN_TEXT, TRACES, CacheFacts, check_cache, read_cache
 from tests.support.small_bundle import write_small_bundle
 
 

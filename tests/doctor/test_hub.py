@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starsd_edge.bundles.manifest import Fingerprints
 from starsd_edge.doctor.findings import Level
-from starsd_edge.doctor.hub import check_welcome
+from starsd_edge.doctor.machine import check_welcome
 from tests.support.wire import a_welcome
 
 URL = "ws://desk:8317"

@@ -19,8 +19,8 @@ from starsd_edge.doctor.link import (
     probe_link,
     rate,
 )
+from starsd_edge.protocol.codec import PROBE_INTERVAL_S
 from starsd_edge.protocol.messages import MAX_PROBE_BYTES
-from starsd_edge.protocol.probes import PROBE_INTERVAL_S
 from starsd_edge.protocol.target_side import ProbeAnswered
 from starsd_edge.telemetry.rtt import TcpRtt
 

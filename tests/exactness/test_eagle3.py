@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from starsd_edge.cli.drafters import open_drafters
+from starsd_edge.cli.run_draft.setup import open_drafters
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.sampling import SamplingParams

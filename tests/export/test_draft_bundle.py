@@ -20,16 +20,20 @@ from starsd_edge.errors import BundleError, UsageError  # noqa: E402
 from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids, load_draft_bundle  # noqa: E402
 from starsd_edge.heads.engine import HeadEngine, HeadStep  # noqa: E402
 from starsd_edge.heads.loading import open_head  # noqa: E402
-from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
+from starsd_edge.heads.torch_engine import (  # noqa: E402
+    TorchHeadEngine,
+    open_torch_head,
+    read_tensors,
+)
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
-from starsd_edge.heads.torch_loading import open_torch_head, read_tensors  # noqa: E402
 from starsd_export.checkpoint import open_checkpoint  # noqa: E402
-from starsd_export.draft_heads import shipped_heads  # noqa: E402
+from starsd_export.draft_heads import trained as shipped_heads  # noqa: E402
 from starsd_export.draft_heads.bundle import export_draft_bundle, write_public  # noqa: E402
-from starsd_export.draft_heads.shipped_heads import HEAD_JSON, why_make_shipped  # noqa: E402
-from starsd_export.draft_heads.trained import (  # noqa: E402
+from starsd_export.draft_heads.trained import (  # noqa: E402  # noqa: E402
+    HEAD_JSON,
     TrainedHead,
     read_trained,
+    why_make_shipped,
     write_trained,
 )
 from tests.support.random_heads import line_of  # noqa: E402

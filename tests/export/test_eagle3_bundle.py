@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from starsd_edge.cli.drafters import open_drafters
+from starsd_edge.cli.run_draft.setup import open_drafters
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DraftBundle, draft_ids
-from starsd_edge.heads.torch_loading import open_torch_head
+from starsd_edge.heads.torch_engine import open_torch_head
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_export.checkpoint import open_checkpoint
 from starsd_export.draft_heads.bundle import export_draft_bundle

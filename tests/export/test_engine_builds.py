@@ -13,8 +13,15 @@ import pytest
 from onnx import ModelProto
 
 from starsd_edge.bundles.engine_manifest import EngineTensor
-from starsd_export.engines.builder import BuildCancelledError, BuildError, BuildOrder, build_plan
-from starsd_export.engines.libraries import COMPUTE_CAPABILITIES, Library, open_library
+from starsd_export.engines.builder import (
+    COMPUTE_CAPABILITIES,
+    BuildCancelledError,
+    BuildError,
+    BuildOrder,
+    Library,
+    build_plan,
+    open_library,
+)
 from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import Shapes
 from starsd_export.engines.worker import Order, Progress

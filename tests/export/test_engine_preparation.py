@@ -10,9 +10,15 @@ import pytest
 
 from starsd_edge.bundles.engine_manifest import EngineLimits
 from starsd_edge.errors import StarsdError, UsageError
-from starsd_export.engines.libraries import open_library
-from starsd_export.engines.memory import build_bytes, require_memory, run_bytes
-from starsd_export.engines.profiles import PROFILES, engine_limits, profile_shapes
+from starsd_export.engines.builder import open_library
+from starsd_export.engines.profiles import (
+    PROFILES,
+    build_bytes,
+    engine_limits,
+    profile_shapes,
+    require_memory,
+    run_bytes,
+)
 from tests.support.small_bundle import small_manifest
 
 MANIFEST = small_manifest({})  # one layer, one KV head of 4, context 32, trees and chunks of 16

@@ -16,11 +16,9 @@ from transformers import PreTrainedModel
 import starsd_export.pipeline as pipeline
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.torch_fusion import Fusion
 from starsd_edge.runtime.engine import Engine, EngineSpec, causal_mask
 from starsd_edge.runtime.loading import open_engine
-from starsd_edge.runtime.torch_engine import TorchEngine
-from starsd_edge.runtime.torch_features import FusedStates
+from starsd_edge.runtime.torch_features import FusedStates, Fusion
 from starsd_edge.runtime.torch_model import TargetGraph
 from starsd_edge.speculation.tree import ROOT, DraftTree
 from starsd_export.parity import ParityError
@@ -42,6 +40,7 @@ from tests.support.tiny_eagle3 import (
 )
 from tests.support.tiny_families import tiny_family
 from tests.support.tiny_llama import tiny_config
+from tests.support.torch_engine import TorchEngine
 
 IDS = [5, 9, 17, 3, 11, 20, 7, 2, 13]
 TREE = DraftTree(np.array([4, 8, 12, 10]), np.array([ROOT, 0, ROOT, 2]))

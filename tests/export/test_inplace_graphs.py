@@ -14,10 +14,10 @@ from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_inplace import InplaceSequence, OnnxInplaceEngine
+from starsd_edge.runtime.tensorrt.plan import require_agreement
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
-from starsd_jetson.tensorrt.agreement import require_agreement
 from tests.support.tiny_families import VARIANTS, write_family
 
 CONTEXT = 192

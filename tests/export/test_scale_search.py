@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from starsd_export.blocks import Blocks, Search, quantise_model
-from starsd_export.quantising.channel_scales import PARTS, input_groups, search_scales
-from starsd_export.quantising.feedback import quantise_with_feedback
+from starsd_export.quantising.channel_scales import PARTS, input_groups, quantise_with_feedback, search_scales
 from starsd_export.quantising.stored import quantise
 from tests.support.tiny_families import VARIANTS, tiny_family
 

@@ -24,13 +24,13 @@ from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS, graph_inputs, graph_outputs
+from starsd_edge.runtime.tensorrt.plan import require_agreement
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.quantising.own_text import WritingRules
 from starsd_export.quantising.stored import StoredMatrices, StoredMatrix
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
-from starsd_jetson.tensorrt.agreement import require_agreement
 from tests.support.public_heads import write_head
 from tests.support.tiny_eagle3 import GUESSES, LAYERS, WIDTH, config, random_tensors
 from tests.support.tiny_families import VARIANTS, write_family

@@ -10,13 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from starsd_edge.errors import UsageError  # noqa: E402
-from starsd_edge.text.frame import ChatFrame  # noqa: E402
+from starsd_edge.text.chat import ChatFrame  # noqa: E402
 from starsd_export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from starsd_export.draft_heads.trained import HEAD_TENSORS, read_trained  # noqa: E402
 from starsd_export.training.learning import LossWeights  # noqa: E402
 from starsd_export.training.loop import Report, TrainingPlan  # noqa: E402
-from starsd_export.training.pipeline import HeadPlan, train_head  # noqa: E402
-from starsd_export.training.plot import PLOT_NAME  # noqa: E402
+from starsd_export.training.pipeline import (  # noqa: E402
+    PLOT_NAME,
+    HeadPlan,
+    train_head,
+)
 from starsd_export.training.texts import Text, Writer, WritingPlan, write_texts  # noqa: E402
 from tests.support.tiny_llama import write_safetensors  # noqa: E402
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import starsd_jetson
+import starsd_edge.runtime
 from tests.support import fake_cuda_types
 from tests.support.core_10_3 import CORE_10_3, ONLY_RTX, SINCE_10_15
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 
-SOURCE = Path(starsd_jetson.__file__).parent / "tensorrt"
+SOURCE = Path(starsd_edge.runtime.__file__).parent / "tensorrt"
 
 
 def used_names() -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from starsd_jetson.backoff import Backoff
+from starsd_jetson.hub_endings import Backoff
 
 
 def delays(backoff: Backoff, count: int) -> list[float]:

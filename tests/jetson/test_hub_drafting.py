@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from starsd_edge.protocol.reasons import CLAMPED, CLOSED, EMPTY, LATE, SILENT
+from starsd_edge.protocol.codes import CLAMPED, CLOSED, EMPTY, LATE, SILENT
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree

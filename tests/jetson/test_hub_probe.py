@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from starsd_edge.protocol.codec import PROBE_INTERVAL_S
 from starsd_edge.protocol.messages import MAX_PROBE_BYTES, Ready, Welcome
-from starsd_edge.protocol.probes import PROBE_INTERVAL_S
 from tests.support.decoding import request
 from tests.support.linked_target import LinkedTarget
 from tests.support.proxy import Proxy

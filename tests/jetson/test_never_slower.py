@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 
-from starsd_edge.protocol.reasons import EMPTY, LATE, LOCAL, POOR
+from starsd_edge.protocol.codes import EMPTY, LATE, LOCAL, POOR
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB, NGRAM
 from starsd_jetson.drafting import NgramDrafts

@@ -10,13 +10,15 @@ import onnxruntime
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.device import cuda_driver
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.runtime import cuda_driver, loading, onnx_cuda
+from starsd_edge.runtime import loading
+from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
+from starsd_edge.runtime.onnx_cuda_engine import OnnxCudaEngine, open_onnx_cuda
 from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, OnnxEngine
+from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE
 from starsd_jetson import engines
-from starsd_jetson.onnx_cuda_engine import OnnxCudaEngine, open_onnx_cuda
-from starsd_jetson.tensorrt.opening import CUDA_MODULE
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_onnx_gpu import FakeGpuSession

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from starsd_edge.protocol.reasons import EMPTY, LATE, POOR, TIMED
+from starsd_edge.protocol.codes import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
 from starsd_jetson.drafting import Draft

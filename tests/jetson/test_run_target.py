@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from starsd_edge.cli.answer_output import TextOutput
-from starsd_edge.cli.text_streams import printable
+from starsd_edge.cli.run_target.output import TextOutput
+from starsd_edge.cli.streams import printable
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftTree

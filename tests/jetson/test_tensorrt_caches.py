@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from starsd_edge.errors import EngineError
-from starsd_jetson.tensorrt.caches import AppendCaches, Caches, InplaceCaches, KvShape, runs
-from starsd_jetson.tensorrt.device import ALIGNMENT, Device
+from starsd_edge.runtime.tensorrt.caches import AppendCaches, Caches, InplaceCaches, KvShape, runs
+from starsd_edge.runtime.tensorrt.device import ALIGNMENT, Device
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 

@@ -13,12 +13,12 @@ import pytest
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
 from starsd_edge.bundles.engine_manifest import read_engine_manifest
-from starsd_edge.cli import doctor_network
+from starsd_edge.cli.doctor import network as doctor_network
 from starsd_edge.cli.kept_curves import kept_curves
-from starsd_edge.runtime import cuda_driver
-from starsd_edge.runtime.cuda_driver import CudaDevice
-from starsd_jetson.tensorrt import opening
-from starsd_jetson.tensorrt.opening import CUDA_MODULE, Machine
+from starsd_edge.device import cuda_driver
+from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.runtime.tensorrt import opening
+from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine
 from tests.support.command_line import CommandLine
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice

@@ -17,13 +17,13 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
 from starsd_edge.bundles.engine_manifest import ENGINE_NAME, PLAN_NAME, EngineManifest
 from starsd_edge.bundles.integrity import sha256_file
+from starsd_edge.device import cuda_driver
+from starsd_edge.device.cuda_driver import CudaDevice
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.runtime import cuda_driver
-from starsd_edge.runtime.cuda_driver import CudaDevice
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
+from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
 from starsd_jetson.engines import open_engine
-from starsd_jetson.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_plan import decode_plan, encode_plan

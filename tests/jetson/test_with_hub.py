@@ -23,9 +23,8 @@ from starsd_jetson.hub_link import HubLink
 from starsd_jetson.patience import Patience
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
-from starsd_server.drafters.contract import Drafter
+from starsd_server.drafters.contract import Drafter, DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
 from starsd_server.settings import HubSettings
 from tests.support.decoding import Plain, letters, plain_answer, request

@@ -15,10 +15,9 @@ import pytest
 from starsd_edge.errors import UsageError
 from starsd_edge.telemetry.feed import FeedError, Snapshot
 from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import FALLBACK, LIVE, FeedClient, Link
+from starsd_edge.telemetry.monitor.feed_client import FALLBACK, LIVE, FeedClient, Link, Recorder, replay
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.recording import Recorder, replay
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.busy_star import FakeTarget, Habits, come_and_go, steady
 from tests.support.hub_client import running_hub

@@ -10,9 +10,9 @@ import pytest
 from starsd_edge.telemetry.feed import Event, FeedError, Snapshot, decode_snapshot, encode_snapshot
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts, TargetReport, TimeUse
 from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.detail import detail_lines
 from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.model import WINDOW_S, MonitorModel
+from starsd_edge.telemetry.monitor.target_table import detail_lines
 from tests.support.monitor_frames import board_of, frame_text, pressed, recorded
 
 

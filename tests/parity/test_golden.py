@@ -11,9 +11,8 @@ import pytest
 from starsd_edge.errors import BundleError
 from starsd_edge.parity import golden as golden_module
 from starsd_edge.parity.compare import differences, largest
-from starsd_edge.parity.golden import GOLDEN_NAME, read_golden, sampled, write_golden
+from starsd_edge.parity.golden import GOLDEN_NAME, Text, read_golden, sampled, write_golden
 from starsd_edge.parity.passes import Observation, Values, random_ids
-from starsd_edge.parity.text import Text
 
 VOCAB = 3000
 LAYERS = 4

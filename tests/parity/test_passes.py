@@ -7,6 +7,7 @@ import pytest
 
 from starsd_edge.errors import EngineError
 from starsd_edge.parity.compare import describe, differences
+from starsd_edge.parity.golden import greedy_text, wrong_tokens
 from starsd_edge.parity.passes import (
     IDS,
     LONG,
@@ -17,7 +18,6 @@ from starsd_edge.parity.passes import (
     run_passes,
     why_too_small,
 )
-from starsd_edge.parity.text import greedy_text, wrong_tokens
 from starsd_edge.runtime.engine import Step, TopTwo, causal_mask
 from tests.support.prefix_engine import PrefixEngine
 

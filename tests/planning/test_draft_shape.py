@@ -17,7 +17,7 @@ from starsd_edge.planning.draft_shape import (
 )
 from starsd_edge.planning.law import chain_tokens
 from starsd_edge.planning.survival import Guesses
-from starsd_edge.protocol.shape_reasons import BEST, LOAD, NOT_PAYING
+from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 from tests.support.costs import draft_cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.planning.load import (
+from starsd_edge.planning.law import (
     batched_round,
     exponential_utilisation,
     idle_s,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from starsd_edge.planning.paying_shape import paying_shape, usual_guesses
+from starsd_edge.planning.draft_shape import paying_shape, usual_guesses
 from starsd_edge.speculation.tree import DraftShape
 
 LIMIT = DraftShape(8, 4, 4)

@@ -14,8 +14,8 @@ from starsd_edge.planning.shape_controller import (
     PATIENCE_ROUNDS,
     ShapeController,
 )
-from starsd_edge.protocol.draft_record import Step
-from starsd_edge.protocol.shape_reasons import BEST, FIRST, LOAD, NOT_PAYING, TRIAL
+from starsd_edge.protocol.codes import BEST, FIRST, LOAD, NOT_PAYING, TRIAL
+from starsd_edge.protocol.counters import Step
 from starsd_edge.speculation.tree import DraftShape
 from tests.support.costs import draft_cost
 

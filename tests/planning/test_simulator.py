@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from starsd_edge.planning import load
+from starsd_edge.planning import law as load
 from starsd_edge.planning.orders import DRR, FIFO, LATENCY, ORDERS, SRF, ByReturn, Order
 from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, jain, simulate
 from starsd_edge.planning.times import GammaTimes, ModelService, SampledService, SampledTimes

@@ -9,7 +9,7 @@ import pytest
 
 from starsd_edge.planning.law import chain_tokens
 from starsd_edge.planning.survival import FIRST_SURVIVAL, Guesses, SurvivalEstimator
-from starsd_edge.protocol.draft_record import Step
+from starsd_edge.protocol.counters import Step
 
 
 @pytest.mark.parametrize(("acceptance", "depth"), [(0.5, 1), (0.7, 5), (0.9, 12), (0.0, 3), (1.0, 4)])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from starsd_edge.protocol.codec import encode
+from starsd_edge.protocol.codec import PROBE_INTERVAL_S, encode, noise
 from starsd_edge.protocol.codes import MALFORMED, MAX_OFFENCES, TOO_MANY_PROBES
 from starsd_edge.protocol.hub_side import AnswerProbe
 from starsd_edge.protocol.messages import MAX_PROBE_BYTES, Error, HubMessage, Probe, Probed, Welcome
-from starsd_edge.protocol.probes import PROBE_INTERVAL_S, noise
 from starsd_edge.protocol.target_side import ProbeAnswered, ProbeRefused, Refused
 from tests.support.wire import HubUnderTest, Peer, TargetUnderTest, a_hello, a_welcome, only
 

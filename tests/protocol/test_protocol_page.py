@@ -7,11 +7,12 @@ from typing import get_args
 
 import pytest
 
-from starsd_edge.protocol import codes, hub_sessions, liveness, messages, probes, target_session, up_rate
+from starsd_edge.protocol import codec as probes
+from starsd_edge.protocol import codes, hub_sessions, liveness, messages, target_session, up_rate
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.telemetry import hub_opening
 from starsd_jetson import hub_link, hub_socket
-from starsd_server import port_leases
+from starsd_server import dedicated_ports as port_leases
 from starsd_server.settings import DoorSettings
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET
 from tests.support.wire_tables import PAGE, page_with_tables

@@ -9,7 +9,7 @@ import pytest
 
 from starsd_edge.protocol.codec import encode
 from starsd_edge.protocol.codes import MALFORMED
-from starsd_edge.protocol.draft_record import Step, walk
+from starsd_edge.protocol.counters import Step, walk
 from starsd_edge.protocol.hub_side import QueueDraft
 from starsd_edge.protocol.messages import Draft, DraftRequest, Error, HubMessage, Report
 from starsd_edge.speculation.tree import DraftTree

@@ -75,8 +75,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def _gpu_engine(bundle: Bundle, cache: Path) -> Engine:
     """Built and run on this machine, by TensorRT where it is installed, else by TensorRT-RTX."""
+    from starsd_edge.runtime.tensorrt.opening import open_tensorrt
     from starsd_export.engines.engine_export import EngineOptions, export_engine
-    from starsd_jetson.tensorrt.opening import open_tensorrt
 
     kind = "tensorrt" if importlib.util.find_spec("tensorrt") else "tensorrt-rtx"
     with pytest.MonkeyPatch.context() as patch:
@@ -87,11 +87,11 @@ def _gpu_engine(bundle: Bundle, cache: Path) -> Engine:
 
 def _torch_engine(like: Engine, fused: TinyEagle3 | None = None) -> Engine:
     """A tiny model under torch, that of an EAGLE-3 head where one is given."""
-    from starsd_edge.runtime.torch_engine import TorchEngine
     from starsd_edge.runtime.torch_model import TargetGraph
     from starsd_export.target_features import features_for
     from tests.support.tiny_eagle3 import target_model
     from tests.support.tiny_llama import tiny_model
+    from tests.support.torch_engine import TorchEngine
 
     if fused is None:
         return TorchEngine(TargetGraph(tiny_model()), like.spec)

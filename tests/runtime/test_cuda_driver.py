@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
 
 NO_DEVICE = 100
 

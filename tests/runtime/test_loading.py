@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import TensorrtGraph
+from starsd_edge.device import cuda_driver
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.runtime import cuda_driver, onnx_cuda, onnx_engine
+from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
+from starsd_edge.runtime import onnx_engine
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import OnnxEngine

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from starsd_edge.device.tensorrt_library import import_library
 from starsd_edge.errors import UsageError
-from starsd_edge.runtime.tensorrt_library import import_library
 from tests.support.boards import host_of, orin_nano
 
 

@@ -24,10 +24,11 @@ from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, decode_snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson.drafting import NoDrafts
-from starsd_server import dedicated_ports, port_leases
+from starsd_server import dedicated_ports
+from starsd_server import dedicated_ports as port_leases
 from starsd_server.binding import bind, listen_beside
+from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.decoding import Plain, request

@@ -13,9 +13,9 @@ from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Sen
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
+from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.eagle import FEATURES_OF
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.worker import Drafted, DraftingDesk
 from tests.support.decoding import WORDS, Plain, request
 from tests.support.hub_client import running_hub

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.datastructures import Headers
 
-from starsd_server.gate import owner_of, shown_ticket, turn_away
-from starsd_server.keys import HubKey
+from starsd_server.gate import HubKey, owner_of, shown_ticket, turn_away
 
 TOKEN = "correct-horse"
 

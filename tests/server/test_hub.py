@@ -23,19 +23,18 @@ from starsd_edge.protocol.features import write_features
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.protocol.messages import Error, Extend, Hello, Open, Opened
 from starsd_edge.protocol.rows import NewRows
+from starsd_edge.scheduling.policies import KeyTerms
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.feed import FEED_VERSION, Snapshot
 from starsd_edge.telemetry.monitor.model import MonitorModel
 from starsd_server import hub as hub_module
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
-from starsd_server.drafters.contract import Failures
+from starsd_server.drafters.contract import DrafterRegistry, Failures
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.facts import TargetNames
+from starsd_server.gate import HubKey
 from starsd_server.hub import Hub
-from starsd_server.keys import HubKey
-from starsd_server.scheduling.contract import KeyTerms
 from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
 from starsd_server.shapes import ShapeDesk, WishOf
 from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, connect_to, hello, running_hub

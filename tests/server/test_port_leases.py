@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from starsd_server.port_leases import PortLeases
+from starsd_server.dedicated_ports import PortLeases
 from tests.support.wire import Clock
 
 

@@ -9,8 +9,8 @@ from starsd_edge.protocol.codes import FINGERPRINT
 from starsd_edge.protocol.hub_side import Offer, Refusal
 from starsd_edge.protocol.messages import Hello
 from starsd_server.drafters.causal_lm import CausalLmDrafter
+from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.drafters.registry import DrafterRegistry
 from tests.support.hub_client import TOKENIZER_FP, hello
 from tests.support.prefix_engine import PrefixEngine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starsd_server.drafters.repetition import repeated
+from starsd_server.drafters.eagle_draft import repeated
 
 
 def following(text: list[int], depth: int = 4) -> list[int]:

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from starsd_edge.protocol.codes import BEST, FIRST, FIXED, LOAD, NOT_PAYING, TRIAL
 from starsd_edge.protocol.hub_side import DropSession, QueueDraft
 from starsd_edge.protocol.messages import Close, Draft, DraftRequest, Report
-from starsd_edge.protocol.shape_reasons import BEST, FIRST, FIXED, LOAD, NOT_PAYING, TRIAL
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.service_model import ServiceCost
 from starsd_server.shapes import ShapeDesk, curve_of, share

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from starsd_edge.speculation.coins import coin
+from starsd_edge.speculation.sampling import coin
 
 GOLDEN = [
     ((0, 0, 0), 0.011546754286331562),

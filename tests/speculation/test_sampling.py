@@ -8,9 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.speculation.coins import coin
 from starsd_edge.speculation.penalties import Penalties
-from starsd_edge.speculation.sampling import Choice, Sampler, SamplingParams
+from starsd_edge.speculation.sampling import Choice, Sampler, SamplingParams, coin
 from tests.support.reference_sampling import reference_choice, reference_probabilities
 
 NEAR_TIE = 1e-12

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from starsd_edge.device.cuda_driver import CudaDevice
 from starsd_edge.device.host import Host
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.cuda_driver import CudaDevice
 
 GIB = 1 << 30
 

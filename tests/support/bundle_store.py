@@ -55,7 +55,7 @@ def shipped_head() -> EagleDrafter:
     from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle
     from starsd_edge.heads.loading import open_head
     from starsd_export.draft_heads.bundle import export_draft_bundle
-    from starsd_export.draft_heads.shipped_heads import SHIPPED
+    from starsd_export.draft_heads.trained import SHIPPED
     from starsd_server.drafters.eagle import EagleDrafter
 
     place = place_of("smollm2-135m-eagle-int8")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from starsd_edge.protocol.hub_side import Feed, QueueDraft
 from starsd_edge.protocol.rows import NewRows
+from starsd_edge.scheduling.policies import KeyTerms
+from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue
-from starsd_server.scheduling.contract import KeyTerms
-from starsd_server.scheduling.scheduler import POLICIES, Scheduler
 
 LEVEL_S = 0.001
 

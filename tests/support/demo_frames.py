@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from starsd_edge.cli.demo_star import TargetResult
-from starsd_edge.cli.demo_view import LiveView
+from starsd_edge.cli.demo.star import TargetResult
+from starsd_edge.cli.demo.view import LiveView
 from starsd_edge.telemetry.monitor.feed_client import LIVE
 from tests.support.monitor_frames import board_of, recorded, text_of
 

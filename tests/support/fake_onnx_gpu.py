@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.runtime.onnx_cuda import PROVIDER
+from starsd_edge.runtime.onnx_cuda_engine import PROVIDER
 from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, open_session
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_memory import Span

@@ -32,9 +32,8 @@ from starsd_edge.protocol.messages import (
     Welcome,
 )
 from starsd_server.binding import bind
-from starsd_server.drafters.contract import Drafter
+from starsd_server.drafters.contract import Drafter, DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.drafters.registry import DrafterRegistry
 from starsd_server.hub import Hub
 from starsd_server.settings import HubSettings
 

@@ -42,7 +42,7 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
 )
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.port_leases import PortLeases
+from starsd_server.dedicated_ports import PortLeases
 from tests.support.wire import VOCAB, WIDTH, a_hello, promised
 
 CONTEXT = 160

@@ -17,7 +17,7 @@ import psutil
 
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.monitor.feed_client import FeedClient
-from starsd_jetson.backoff import Backoff
+from starsd_jetson.hub_endings import Backoff
 
 _HUB = (sys.executable, "-m", "starsd_edge.cli", "run-draft", "--port", "0", "--log-level", "warning")
 _SETTLE_S = 3.0

@@ -24,7 +24,7 @@ from starsd_edge.bundles.engine_manifest import (
 )
 from starsd_edge.bundles.integrity import hash_files, sha256_file
 from starsd_edge.bundles.manifest import Manifest
-from starsd_jetson.tensorrt.agreement import graph_tensors
+from starsd_edge.runtime.tensorrt.plan import graph_tensors
 
 PLAN = bytes(range(256)) * 16
 

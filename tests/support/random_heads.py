@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep, KvArray
-from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadSpec, HeadStep, KvArray
 from starsd_edge.heads.torch_engine import TorchHeadEngine
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_edge.protocol.rows import NewRows

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from starsd_edge.speculation.coins import coin
-from starsd_edge.speculation.sampling import SamplingParams
+from starsd_edge.speculation.sampling import SamplingParams, coin
 
 
 def reference_token(

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from starsd_export.engines.builder import BuildOrder, build_plan
-from starsd_export.engines.libraries import open_library
+from starsd_export.engines.builder import BuildOrder, build_plan, open_library
 from starsd_export.engines.process import run_build
 from starsd_export.engines.worker import Built, Order
 from tests.support.real_bindings import BINDINGS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.engine_manifest import require_plan
+from starsd_edge.runtime.tensorrt.engine import TensorrtEngine
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import KV_STRATEGIES, TensorrtOptions
-from starsd_jetson.tensorrt.engine import TensorrtEngine
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_engine import FakeBuild, write_fake_engine

@@ -11,14 +11,13 @@ import numpy as np
 
 from starsd_edge.bench.device_times import DraftTimes
 from starsd_edge.planning.orders import LATENCY
-from starsd_edge.protocol.draft_record import walk
+from starsd_edge.protocol.counters import walk
 from starsd_edge.protocol.hub_side import OpenSession, QueueDraft
 from starsd_edge.protocol.messages import Draft, Report
+from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.books import DraftBooks
 from starsd_server.draft_queue import Batch, DraftQueue
-from starsd_server.latencies import Latencies
-from starsd_server.scheduling.scheduler import POLICIES, Scheduler
+from starsd_server.measurements import DraftBooks, Latencies
 from starsd_server.shapes import ShapeDesk, share
 from starsd_server.worker import Done
 from tests.support.guessed_text import GuessedText

@@ -15,7 +15,8 @@ from typing import get_args
 import msgspec
 from msgspec import inspect as types
 
-from starsd_edge.protocol import codes, messages, reasons
+from starsd_edge.protocol import codes, messages
+from starsd_edge.protocol import codes as reasons
 from starsd_edge.protocol.messages import HubMessage, TargetMessage, Tensor
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET, Golden
 

@@ -29,7 +29,7 @@ from starsd_edge.protocol.messages import (
     TargetMessage,
     Tensor,
 )
-from starsd_edge.protocol.row_store import RowStore
+from starsd_edge.protocol.rows import RowStore
 from starsd_server.draft_queue import DraftQueue
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.worker import Drafted, DraftingDesk

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from starsd_edge.cli import options
 from starsd_edge.cli.main import PROGRAM, build_app
-from starsd_edge.cli.settings import Settings
+from starsd_edge.cli.settings.values import Settings
 
 _ENDS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>", "<"})
 

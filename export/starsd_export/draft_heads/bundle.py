@@ -28,10 +28,10 @@ from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
 from starsd_export.draft_heads.fitting import FittingHead, find_head
 from starsd_export.draft_heads.graph import trace_head
-from starsd_export.draft_heads.public_write import write_public_head
+from starsd_export.draft_heads.public_files import write_public_head
 from starsd_export.draft_heads.trained import TrainedHead
 from starsd_export.pipeline import WEIGHTS, require_kind, require_replaceable, versions
-from starsd_export.tensor_digest import digest_tensors
+from starsd_export.weights import digest_tensors
 
 DRAFT_STEPS = ("reading the head", "loading the target's weights", "tracing the head", "writing")
 

@@ -8,11 +8,17 @@ from pathlib import Path
 import torch
 
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.spec import HeadKind
+from starsd_edge.heads.engine import HeadKind
 from starsd_export.checkpoint import Checkpoint
 from starsd_export.draft_heads.public import PublicHead, published_kind, read_public_head
-from starsd_export.draft_heads.shipped_heads import SHIPPED, SHIPPED_HEADS
-from starsd_export.draft_heads.trained import HeadRecord, TrainedHead, is_trained_head, read_trained
+from starsd_export.draft_heads.trained import (
+    SHIPPED,
+    SHIPPED_HEADS,
+    HeadRecord,
+    TrainedHead,
+    is_trained_head,
+    read_trained,
+)
 from starsd_export.target_features import fused_states, last_hidden, require_same_model
 
 

@@ -16,21 +16,21 @@ import numpy.typing as npt
 import torch
 
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.spec import HeadKind, HeadSpec
-from starsd_edge.heads.torch_fusion import Fusion
+from starsd_edge.heads.engine import HeadKind, HeadSpec
+from starsd_edge.runtime.torch_features import Fusion
 from starsd_export.draft_heads.public_config import HeadConfig, build_spec, find_kind, flatten_config, read_config
 from starsd_export.draft_heads.public_files import read_files
-from starsd_export.draft_heads.public_names import (
+from starsd_export.draft_heads.public_taps import StatedTaps, read_taps
+from starsd_export.draft_heads.public_tensors import (
     FUSION_BIAS,
     FUSION_NORM,
     FUSION_WEIGHT,
     PUBLIC_NAMES,
     QKV_BIASES,
     canonical_names,
+    read_draft_ids,
+    require_tensors,
 )
-from starsd_export.draft_heads.public_taps import StatedTaps, read_taps
-from starsd_export.draft_heads.public_tensors import require_tensors
-from starsd_export.draft_heads.public_vocabulary import read_draft_ids
 
 
 @dataclass(frozen=True)

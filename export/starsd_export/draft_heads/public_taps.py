@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.torch_fusion import TAPS
+from starsd_edge.runtime.torch_features import TAPS
 
 _FIELD = "eagle_aux_hidden_state_layer_ids"
 _GROUP = "eagle_config"

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.spec import HeadKind, HeadSpec
+from starsd_edge.heads.engine import HeadKind, HeadSpec
 from starsd_export.draft_heads.public_config import HeadConfig
-from starsd_export.draft_heads.public_names import (
-    FUSION_BIAS,
-    FUSION_NORM,
-    FUSION_WEIGHT,
-    KEPT,
-    PUBLIC_NAMES,
-    ROTATION,
-    TO_TARGET,
-    file_name,
-)
-from starsd_export.tensor_fit import require_fit
+from starsd_export.weights import require_fit
 
 _KINDS: dict[HeadKind, str] = {"eagle": "an EAGLE-1 or EAGLE-2 head", "eagle3": "an EAGLE-3 head"}
 _PLAIN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -93,3 +85,103 @@ def _require_rotation(path: Any, spec: HeadSpec, tensors: Mapping[str, torch.Ten
     steps = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
     if not torch.allclose(tensors[ROTATION].double(), spec.rope_theta**-steps, rtol=1e-2):
         raise UsageError(f"{path} holds {names[ROTATION]}, which is not what its rope_theta of {spec.rope_theta} gives")
+
+
+def read_draft_ids(
+    path: Any, spec: HeadSpec, tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]
+) -> npt.NDArray[np.int64]:
+    """int64 [draft vocabulary].
+
+    Args:
+        tensors: by the names here, of the right shapes. d2t holds what is added to each guess, and not ids; t2d is a
+            mask of the target's ids that are among the guesses.
+        names: in the file, by the names here.
+
+    Raises:
+        UsageError: ids outside the target's vocabulary, twice the same, or others than the mask has.
+    """
+    own = np.arange(spec.draft_vocab_size, dtype=np.int64)
+    ids = own + _offsets(path, tensors, names) if TO_TARGET in tensors else own
+    table = f"{path} holds a {names.get(TO_TARGET, TO_TARGET)}"
+    if ids.min() < 0 or ids.max() >= spec.vocab_size or len(np.unique(ids)) != len(ids):
+        raise UsageError(f"{table} that maps guesses to no ids, or several to one: fetch the head again")
+    if spec.draft_vocab_size == spec.vocab_size and not np.array_equal(ids, own):
+        raise UsageError(f"{table} that moves ids although the head guesses all of them: fetch the head again")
+    if KEPT in tensors:
+        kept = np.flatnonzero(tensors[KEPT].bool().numpy())
+        if not np.array_equal(kept, np.sort(ids)):
+            raise UsageError(f"{table} and a {names[KEPT]} that keep different ids: fetch the head again")
+    return ids
+
+
+def _offsets(path: Any, tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> npt.NDArray[np.int64]:
+    offsets = tensors[TO_TARGET]
+    if offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool:
+        raise UsageError(f"{path} holds {names[TO_TARGET]} as {offsets.dtype} and not as whole numbers: fetch it again")
+    found: npt.NDArray[np.int64] = offsets.long().numpy()
+    return found
+
+
+PUBLIC_NAMES = {
+    "embed.weight": "embed_tokens.weight",
+    "lm_head.weight": "lm_head.weight",
+    "fc.weight": "fc.weight",
+    "fc.bias": "fc.bias",
+    "hidden_norm.weight": "layers.0.hidden_norm.weight",
+    "input_norm.weight": "layers.0.input_layernorm.weight",
+    "q.weight": "layers.0.self_attn.q_proj.weight",
+    "k.weight": "layers.0.self_attn.k_proj.weight",
+    "v.weight": "layers.0.self_attn.v_proj.weight",
+    "o.weight": "layers.0.self_attn.o_proj.weight",
+    "q.bias": "layers.0.self_attn.q_proj.bias",
+    "k.bias": "layers.0.self_attn.k_proj.bias",
+    "v.bias": "layers.0.self_attn.v_proj.bias",
+    "post_norm.weight": "layers.0.post_attention_layernorm.weight",
+    "gate.weight": "layers.0.mlp.gate_proj.weight",
+    "up.weight": "layers.0.mlp.up_proj.weight",
+    "down.weight": "layers.0.mlp.down_proj.weight",
+    "norm.weight": "norm.weight",
+}
+"""By our names (`HeadSpec.tensor_shapes`)."""
+QKV_BIASES = tuple(PUBLIC_NAMES[f"{name}.bias"] for name in "qkv")
+FUSION_WEIGHT, FUSION_BIAS, FUSION_NORM = "fc.weight", "fc.bias", "input_norm.weight"
+"""Of an EAGLE-3 head, which has no `fc` of its own."""
+TO_TARGET, KEPT = "d2t", "t2d"
+ROTATION = "layers.0.self_attn.rotary_emb.inv_freq"
+"""A table that old files hold; it follows from the configuration."""
+_LAYER = "layers.0."
+_SPELLINGS = {
+    "midlayer.": _LAYER,  # EAGLE-3
+    "transformer.": _LAYER,  # speculators' EAGLE-1
+    "fusion_fc.": "fc.",
+    "draft_id_to_target_id": TO_TARGET,  # vLLM
+}
+
+
+def canonical_names(names: Iterable[str], path: object) -> dict[str, str]:
+    """The name in the file of each tensor, by its name here.
+
+    Raises:
+        UsageError: two tensors have one place.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        known = next((spelling for spelling in _SPELLINGS if name.startswith(spelling)), None)
+        canonical = name if known is None else _SPELLINGS[known] + name[len(known) :]
+        if canonical in found:
+            raise UsageError(f"{path} holds {name} and {found[canonical]}, which have one place: fetch the head again")
+        found[canonical] = name
+    return found
+
+
+def file_name(canonical: str, found: Mapping[str, str]) -> str:
+    """What a tensor that is not there would be called: as the layer's others are, or all its spellings."""
+    spellings = [
+        canonical,
+        *(other + canonical[len(name) :] for other, name in _SPELLINGS.items() if canonical.startswith(name)),
+    ]
+    layer = next((name for known, name in found.items() if known.startswith(_LAYER)), None)
+    if layer is not None and canonical.startswith(_LAYER):
+        prefix = layer.partition(".")[0]
+        return next(name for name in spellings if name.startswith(prefix))
+    return " or ".join(spellings)

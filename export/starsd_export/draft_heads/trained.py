@@ -7,6 +7,7 @@ target's own rows and are cut from its checkpoint when a draft bundle is made.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from starsd_edge.errors import UsageError
-from starsd_edge.heads.spec import HeadSpec
-from starsd_export.draft_heads.shipped_heads import HEAD_JSON
+from starsd_edge.errors import BundleError, UsageError
+from starsd_edge.heads.draft_bundle import load_draft_bundle
+from starsd_edge.heads.engine import HeadSpec
 
 HEAD_TENSORS = "head.safetensors"
 DRAFT_IDS = "draft_ids"
@@ -89,3 +90,23 @@ def read_trained(directory: Path) -> TrainedHead:
     ):
         raise UsageError(f"{directory / HEAD_TENSORS} holds ids that the target's vocabulary does not have")
     return TrainedHead(record, {name: tensor.float() for name, tensor in tensors.items()}, draft_ids)
+
+
+SHIPPED = "shipped"
+"""In place of a directory: the head of ours that was trained for the target's model."""
+SHIPPED_HEADS = Path(__file__).parent / "shipped"
+HEAD_JSON = "head.json"
+
+
+def why_make_shipped(path: Path, model: str) -> str:
+    """Why the draft bundle at this place has to be made, or made again; "" where it is whole and holds the head that
+    comes for this model.
+    """
+    if not path.exists():
+        return "there is none yet"
+    try:
+        manifest = load_draft_bundle(path).manifest
+    except BundleError:
+        return "the one that is there is damaged, or of another version"
+    shipped = json.loads((SHIPPED_HEADS / model / HEAD_JSON).read_text(encoding="utf-8"))
+    return "" if manifest.trained == shipped["trained"] else "the one that is there holds an older head"

@@ -26,12 +26,11 @@ from starsd_edge.bundles.engine_manifest import (
     require_plan,
 )
 from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
+from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.errors import EngineError, StarsdError, UsageError
-from starsd_edge.runtime.cuda_driver import CudaDevice, cuda_devices
-from starsd_export.engines.libraries import COMPUTE_CAPABILITIES, ENGINES, Library, open_library
-from starsd_export.engines.memory import plan_bytes, require_memory
+from starsd_export.engines.builder import COMPUTE_CAPABILITIES, ENGINES, Library, open_library
 from starsd_export.engines.process import run_build
-from starsd_export.engines.profiles import PROFILES, engine_limits, profile_shapes
+from starsd_export.engines.profiles import PROFILES, engine_limits, plan_bytes, profile_shapes, require_memory
 from starsd_export.engines.worker import Built, Order, Progress
 
 BUILD_REVISION = 2

@@ -21,8 +21,7 @@ import msgspec
 from starsd_edge.bundles.engine_manifest import EngineTensor
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.errors import StarsdError
-from starsd_export.engines.builder import BuildOrder, build_plan
-from starsd_export.engines.libraries import open_library
+from starsd_export.engines.builder import BuildOrder, build_plan, open_library
 from starsd_export.engines.profiles import Shapes
 
 

@@ -10,8 +10,13 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from starsd_export.quantising.channel_scales import InputGroup, input_groups, search_scales, set_parameter
-from starsd_export.quantising.feedback import quantise_with_feedback
+from starsd_export.quantising.channel_scales import (
+    InputGroup,
+    input_groups,
+    quantise_with_feedback,
+    search_scales,
+    set_parameter,
+)
 from starsd_export.quantising.stored import StoredMatrices, quantise
 from starsd_export.reference import STOCK_ATTENTION
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.integrity import write_whole
-from starsd_edge.doctor.cache_files import OWN_TEXT
-from starsd_edge.text.frame import ChatFrame
+from starsd_edge.doctor.machine import OWN_TEXT
+from starsd_edge.text.chat import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.batched_decoding import decode_batch

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.engine import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.training.batches import Batch
 from starsd_export.training.unrolled import unroll

@@ -19,10 +19,10 @@ from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bundles.fingerprints import feature_fingerprint
 from starsd_edge.bundles.integrity import staged_directory
 from starsd_edge.errors import UsageError
-from starsd_edge.heads.spec import HeadSpec
+from starsd_edge.heads.engine import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_edge.runtime.torch_model import head_width
-from starsd_edge.text.frame import ChatFrame
+from starsd_edge.text.chat import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.checkpoint import Checkpoint, checkpoint_tokenizer
 from starsd_export.draft_heads.fitting import find_head
@@ -31,9 +31,16 @@ from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
 from starsd_export.training.learning import Lesson, head_to_train, untrained
 from starsd_export.training.loop import Report, Trainer, TrainingPlan, read_log
-from starsd_export.training.plot import PLOT_NAME, write_plot
-from starsd_export.training.texts import TEXTS_NAME, Text, Writer, WritingPlan, read_files, write_texts
-from starsd_export.training.vocabulary import choose_vocabulary, coverage
+from starsd_export.training.texts import (
+    TEXTS_NAME,
+    Text,
+    Writer,
+    WritingPlan,
+    choose_vocabulary,
+    coverage,
+    read_files,
+    write_texts,
+)
 
 PLAN_NAME = "plan.json"
 _LONGEST_PIECE = 512
@@ -222,3 +229,49 @@ def _finished(checkpoint: Checkpoint, head: TorchHead, draft_ids: torch.Tensor, 
     fingerprint = feature_fingerprint(checkpoint.source_fp, "last_hidden", spec.hidden_size)
     tensors = {name: head.tensor(name).detach() for name in spec.tensor_shapes() if name not in FROM_TARGET}
     return TrainedHead(HeadRecord(1, spec, fingerprint, trained), tensors, draft_ids)
+
+
+PLOT_NAME = "training.svg"
+_WIDTH, _HEIGHT, _MARGIN = 640, 260, 50
+
+
+def write_plot(reports: Sequence[Report], path: Path) -> None:
+    """An SVG with both curves over the updates."""
+    updates = [report.update for report in reports]
+    curves = (
+        ("loss", "#b5523b", [report.loss for report in reports], False),
+        ("tokens per round", "#2f6f8f", [report.tokens_per_round for report in reports], True),
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        'font-size="11">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<path d="M{_MARGIN} {_MARGIN / 2}V{_HEIGHT - _MARGIN}H{_WIDTH - _MARGIN}V{_MARGIN / 2}" fill="none" '
+        'stroke="#999"/>',
+        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 14}" text-anchor="middle">updates (to {updates[-1]})</text>',
+    ]
+    for name, colour, values, right in curves:
+        low, high = min(values), max(values)
+        points = " ".join(
+            f"{_across(update, updates):.1f},{_up(value, low, high):.1f}"
+            for update, value in zip(updates, values, strict=True)
+        )
+        x, anchor = (_WIDTH - _MARGIN + 4, "start") if right else (_MARGIN - 4, "end")
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [
+            f'<text x="{x}" y="{_up(value, low, high):.1f}" fill="{colour}" text-anchor="{anchor}">{value:.2f}</text>'
+            for value in {low, high}
+        ]
+        edge, side = (_WIDTH - 4, "end") if right else (4, "start")
+        parts.append(f'<text x="{edge}" y="14" fill="{colour}" text-anchor="{side}">{name}</text>')
+    path.write_text("\n".join([*parts, "</svg>", ""]), encoding="ascii")
+
+
+def _across(update: int, updates: Sequence[int]) -> float:
+    span = max(1, updates[-1] - updates[0])
+    return _MARGIN + (update - updates[0]) / span * (_WIDTH - 2 * _MARGIN)
+
+
+def _up(value: float, low: float, high: float) -> float:
+    share = (value - low) / (high - low) if high > low else 0.5
+    return _HEIGHT - _MARGIN - share * (_HEIGHT - 1.5 * _MARGIN)

@@ -12,17 +12,19 @@ was interrupted goes on where it stopped and ends with the same texts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from starsd_edge.bench.prompts import before_loop
 from starsd_edge.errors import UsageError
-from starsd_edge.text.frame import ChatFrame
-from starsd_edge.text.loops import before_loop
+from starsd_edge.text.chat import ChatFrame
 from starsd_export.training.batched_decoding import decode_batch
 
 TEXTS_NAME = "texts.jsonl"
@@ -195,3 +197,26 @@ def _read_batches(path: Path) -> list[list[Text]]:
         return [decoder.decode(line) for line in whole.splitlines()]
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} does not hold texts ({error}): remove it, and they are written anew") from error
+
+
+def choose_vocabulary(
+    texts: Sequence[Text], size: int, vocab_size: int, always: Collection[int]
+) -> npt.NDArray[np.int64]:
+    """int64 [size]: the ids said most often, ascending; of those said as often as each other the lower.
+
+    Args:
+        texts: what was said, the part that is the same in all of them left out.
+        vocab_size: of the target.
+        always: ids that are among them in any case: those that end a text.
+    """
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for text in texts:
+        np.add.at(counts, text.ids[text.start :], 1)
+    counts[list(always)] = np.iinfo(np.int64).max
+    return np.sort(np.argsort(-counts, kind="stable")[: min(size, vocab_size)])
+
+
+def coverage(texts: Sequence[Text], vocabulary: npt.NDArray[np.int64]) -> float:
+    """Share of what was said that the vocabulary holds."""
+    said = np.concatenate([text.ids[text.start :] for text in texts])
+    return float(np.isin(said, vocabulary).mean())

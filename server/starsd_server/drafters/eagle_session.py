@@ -15,8 +15,7 @@ import numpy.typing as npt
 from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep
 from starsd_server.drafters.contract import SessionRefusedError
 from starsd_server.drafters.dynamic_tree import Below
-from starsd_server.drafters.eagle_lines import Gathering, Places, alike, own_rows_seen
-from starsd_server.drafters.eagle_rows import RowStore
+from starsd_server.drafters.eagle_lines import Gathering, Places, RowStore, alike, own_rows_seen
 
 _CHUNK = 256
 """Most true rows of one sequence in one pass."""

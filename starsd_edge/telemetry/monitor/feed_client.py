@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import http.client
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection
 
-from starsd_edge.protocol.door import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, http_answer, is_redirect, token_remedy
-from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL, MAX_SNAPSHOT_BYTES, FeedError, Snapshot, decode_snapshot
+from starsd_edge.errors import UsageError
+from starsd_edge.protocol.codes import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, http_answer, is_redirect, token_remedy
+from starsd_edge.telemetry.feed import (
+    FEED_SUBPROTOCOL,
+    MAX_SNAPSHOT_BYTES,
+    FeedError,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
 from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, OPEN_TIMEOUT_S, NotOpenedError, describe, open_hub
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 
@@ -173,3 +182,65 @@ class FeedClient:
 
 class _NotLetInError(FeedError):
     """Trying again would not help."""
+
+
+LONGEST_PAUSE_S = 5.0
+"""Between two snapshots of a replay: what was a night in between need not be one now."""
+
+
+class Recorder:
+    """Writes snapshots. A context manager.
+
+    Raises:
+        UsageError: the file is there already, or cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file: BinaryIO = path.open("xb")
+        except FileExistsError:
+            raise UsageError(f"{path} is there already: choose another file for --record") from None
+        except OSError as error:
+            raise UsageError(f"cannot record to {path}: {error.strerror}") from None
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Append one; it is in the file when this returns."""
+        self._file.write(encode_snapshot(snapshot) + b"\n")
+        self._file.flush()
+
+
+async def replay(path: Path, speed: float, sleep: Callable[[float], Awaitable[None]]) -> AsyncGenerator[Snapshot, None]:
+    """The snapshots of a file, as far apart as they were, divided by `speed`.
+
+    Raises:
+        UsageError: the file cannot be read, or a line of it is no snapshot; names the line.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot replay {path}: {error.strerror}") from None
+    with file:
+        before: float | None = None
+        number = 0
+        while line := file.readline(MAX_SNAPSHOT_BYTES + 2):
+            number += 1
+            snapshot = _read(path, number, line)
+            if before is not None:
+                await sleep(min(max(0.0, snapshot.facts.uptime_s - before), LONGEST_PAUSE_S) / speed)
+            before = snapshot.facts.uptime_s
+            yield snapshot
+        if before is None:
+            raise UsageError(f"{path} is empty: record a feed with --record")
+
+
+def _read(path: Path, number: int, line: bytes) -> Snapshot:
+    try:
+        return decode_snapshot(line.rstrip(b"\r\n"))
+    except FeedError as error:
+        raise UsageError(f"line {number} of {path}: {error}") from None

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+from rich.text import Text
+
+from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM, Event
+from starsd_edge.telemetry.monitor.board import ON, Acceptance, Board
+
 ABSENT = "-"
 _NOISE = 0.2
 """Of a sparkline's values, milliseconds: so little reaches no higher than it should."""
@@ -117,3 +123,70 @@ def bar(share: float, width: int, marks: Marks) -> str:
     """A share of a whole."""
     filled = max(0, min(width, round(share * width)))
     return marks.full * filled + marks.empty * (width - filled)
+
+
+_EVENT_STYLES = {
+    JOINED: "green",
+    RESUMED: "green",
+    WARM: "green",
+    REFUSED: "yellow",
+    TURNED_AWAY: "yellow",
+    FAILED: "red",
+    DEGRADED: "yellow",
+    RECOVERED: "green",
+}
+
+
+def heading(text: str, width: int) -> Text:
+    """A line that opens a part."""
+    return Text(f"{text} ".ljust(width, "-")[:width], "dim")
+
+
+def event_line(event: Event) -> Text:
+    """When, what, who, why."""
+    style = _EVENT_STYLES.get(event.kind, "")
+    rest = " ".join(part for part in (event.target, event.text) if part)
+    return Text.assemble((clock(event.at_s), "dim"), " ", (event.kind, style), " ", rest)
+
+
+def accepted_of(acceptance: Acceptance) -> str:
+    """Accepted and drafted nodes of one draft."""
+    return pair(number(acceptance.accepted_per_draft), number(acceptance.nodes_per_draft))
+
+
+def acceptance_lines(acceptance: Acceptance, width: int, marks: Marks) -> list[Text]:
+    """A bar for each level."""
+    if not acceptance.survival:
+        return [Text("nothing was judged yet", "dim")]
+    cells = max(4, width - 8)
+    return [
+        Text.assemble(f"{level:2} ", (bar(share, cells, marks), "cyan"), f" {share:.2f}")
+        for level, share in enumerate(acceptance.survival, 1)
+    ]
+
+
+def plain_line(board: Board) -> str:
+    """The hub in one line of moderate length."""
+    hub = board.hub
+    on = sum(row.state == ON for row in board.targets)
+    return "  ".join(
+        [
+            f"up {clock(hub.uptime_s)}",
+            f"targets {len(board.targets)} ({on} on)",
+            f"busy {percent(hub.busy)}",
+            f"idle {percent(hub.idle)}",
+            f"queue {count(hub.queue_requests)}",
+            f"batch {number(hub.batch)}",
+            f"order {hub.policy or ABSENT}",
+            f"drafts/s {number(hub.drafts_per_s)}",
+            f"wait {pair(milliseconds(hub.queue_ms_p50), milliseconds(hub.queue_ms_p99))} ms",
+            f"accepted {accepted_of(hub.acceptance)}",
+            f"{size(hub.bytes_up_per_s)}/s up",
+            f"{size(hub.bytes_down_per_s)}/s down",
+        ]
+    )
+
+
+def board_json(board: Board) -> str:
+    """All of it on one line."""
+    return msgspec.json.encode(board).decode()

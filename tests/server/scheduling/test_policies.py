@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starsd_edge.cli.queue_orders import QueueOrder
+from starsd_edge.cli.draft_shapes import QueueOrder
 from starsd_edge.planning.orders import AGING, ORDERS
-from starsd_server.scheduling.contract import MOST_RETURN_S, KeyTerms
-from starsd_server.scheduling.scheduler import POLICIES, PROMOTED_AFTER_S, longest_wait_s
+from starsd_edge.scheduling.policies import MOST_RETURN_S, KeyTerms
+from starsd_edge.scheduling.scheduler import POLICIES, PROMOTED_AFTER_S, longest_wait_s
 from tests.support.closed_star import LEVEL_S, ClosedStar, Spoke, jain, jittered
 
 S = 0.012

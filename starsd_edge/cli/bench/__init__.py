@@ -1,0 +1,1 @@
+"""`starsd-edge bench`: measure. One module per benchmark."""

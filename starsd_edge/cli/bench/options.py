@@ -1,0 +1,286 @@
+"""The options of `bench decode`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.draft_shapes import HeadDevice, HeadPrecision
+from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.errors import UsageError
+
+
+class HubDrafter(str, Enum):
+    """Drafters that a bench can start a hub with."""
+
+    DRAFT = "draft"
+    NGRAM = "ngram"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchDecodeOptions:
+    """The options of the command."""
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
+        ),
+    ]
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="Bundle of the hub's draft model or head (drafter draft).",
+            autocompletion=bundle_names,
+            show_default=False,
+        ),
+    ] = None
+    drafter: Annotated[
+        tuple[HubDrafter, ...],
+        typer.Option(
+            help="Drafter of a hub to measure; may be given twice. Default: all there are.", show_default=False
+        ),
+    ] = ()
+    prompts: Annotated[
+        Path | None, typer.Option(help="File with one prompt per line; without it, those shipped.", show_default=False)
+    ] = None
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Cut or lengthen every prompt to so many tokens.")] = 64
+    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer.")] = 128
+    repeats: Annotated[int, typer.Option(min=1, help="How often all prompts are answered in every way.")] = 1
+    draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
+    draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
+    draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
+    draft_wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
+    ] = None
+    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine; default: all cores.", show_default=False),
+    ] = None
+    hub_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MAX_THREADS, help="Threads of the hub's engine; default: as --threads.", show_default=False
+        ),
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or path of the checkpoint the bundle was made from, for transformers and llama.cpp. Default: "
+            "the cached one of that name.",
+            show_default=False,
+        ),
+    ] = None
+    tune: Annotated[
+        bool,
+        typer.Option(help="Also measure spinning thread pools, and a hub with one thread.", show_default=False),
+    ] = False
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.", show_default=False)] = None
+
+    def __post_init__(self) -> None:
+        if self.drafter and HubDrafter.DRAFT in self.drafter and self.draft is None:
+            raise UsageError("--drafter draft needs a draft model: --draft BUNDLE")
+        if self.drafter and HubDrafter.DRAFT not in self.drafter and self.draft is not None:
+            raise UsageError("--draft is for --drafter draft: leave one of them out")
+        check_seconds("--draft-wait", self.draft_wait)
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Drafters to measure, the one whose figures have the plain names first."""
+        if self.drafter:
+            return tuple(dict.fromkeys(kind.value for kind in self.drafter))
+        return (HubDrafter.NGRAM.value,) if self.draft is None else (HubDrafter.DRAFT.value, HubDrafter.NGRAM.value)
+
+
+_TREE = re.compile(r"(\d+)x(\d+)x(\d+)\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchDraftsOptions:
+    """The options of the command.
+
+    Raises:
+        UsageError: a tree is not written as three numbers.
+    """
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
+        ),
+    ]
+    draft: Annotated[
+        str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names, show_default=False)
+    ]
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="File with one prompt per line; without it, those shipped for this.", show_default=False),
+    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Use so many prompts only.", show_default=False)] = None
+    new_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of every answer.")] = 128
+    temperature: Annotated[tuple[float, ...], typer.Option(help="Of the answers; may be given several times.")] = (
+        0.0,
+        1.0,
+    )
+    tree: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times."),
+    ] = ("4x4x1", "8x5x3", "32x6x8")
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine.", show_default=False)
+    ] = None
+    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+
+    def __post_init__(self) -> None:
+        tree_shapes(self.tree)
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Nodes, depth and branching of each tree."""
+        return tree_shapes(self.tree)
+
+
+def tree_shapes(trees: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Nodes, depth and branching of trees as they are written.
+
+    Raises:
+        UsageError: one is not written as three numbers.
+    """
+    shapes = []
+    for tree in trees:
+        match = _TREE.match(tree)
+        if match is None:
+            raise UsageError(f"--tree takes NODESxDEPTHxBRANCHING, like 8x5x3, not {tree!r}")
+        shapes.append((int(match[1]), int(match[2]), int(match[3])))
+    return shapes
+
+
+_MOST_SESSIONS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchHubStepOptions:
+    """The options of the command.
+
+    Raises:
+        UsageError: a tree is not written as three numbers, or a number of sessions cannot be measured.
+    """
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Bundle of the draft head: a directory, or a name in the cache.", autocompletion=bundle_names
+        ),
+    ]
+    sessions: Annotated[tuple[int, ...], typer.Option(help="Drafted for at once; may be given several times.")] = (
+        1,
+        2,
+        4,
+        8,
+        16,
+    )
+    tree: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times."),
+    ] = ("8x5x3", "4x4x1")
+    rows: Annotated[int, typer.Option(min=1, help="Tokens that every session has at the beginning.")] = 256
+    new_rows: Annotated[int, typer.Option(min=1, help="Tokens that come with every request.")] = 2
+    repeats: Annotated[int, typer.Option(min=3, help="Steps of each kind.")] = 30
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the head.", show_default=False)
+    ] = None
+    device: Annotated[HeadDevice, typer.Option(help="As in run-draft.")] = HeadDevice.CPU
+    draft_precision: Annotated[HeadPrecision, typer.Option(help="As in run-draft.")] = HeadPrecision.AUTO
+    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+
+    def __post_init__(self) -> None:
+        tree_shapes(self.tree)
+        distinct = len(set(self.sessions)) == len(self.sessions)
+        if not distinct or not all(1 <= count <= _MOST_SESSIONS for count in self.sessions):
+            raise UsageError(f"--sessions takes numbers from 1 to {_MOST_SESSIONS}, each once")
+
+
+LEAST_TOKENS = 32
+"""Of an answer that is worth replaying: a session has only begun before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchTraceOptions:
+    """The options of the command."""
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
+        ),
+    ]
+    output: Annotated[
+        Path | None,
+        typer.Option(help="File to write; default: one of the bundle's name in the cache.", show_default=False),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="File with one prompt per line; without it, those shipped for judging.", show_default=False),
+    ] = None
+    texts: Annotated[int, typer.Option(min=1, max=1024, help="Record so many texts.")] = 16
+    new_tokens: Annotated[int, typer.Option(min=LEAST_TOKENS, max=8192, help="Most tokens of every answer.")] = 320
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine; default: all cores.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchVerifyOptions:
+    """The options of the command.
+
+    Raises:
+        UsageError: a number of rows or of tokens cannot be measured.
+    """
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
+        ),
+    ]
+    device: Annotated[str, typer.Option(help="As in run-target.")] = "cpu"
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
+    ] = None
+    rows: Annotated[
+        tuple[int, ...],
+        typer.Option(
+            help="Rows of a pass, the root included; may be given several times. Default: 1, 2, 4 .. the bundle's "
+            "largest tree.",
+            show_default=False,
+        ),
+    ] = ()
+    committed: Annotated[
+        tuple[int, ...],
+        typer.Option(
+            help="Tokens in the KV cache; may be given several times. Default: 16, 256, 1024 where they fit.",
+            show_default=False,
+        ),
+    ] = ()
+    passes: Annotated[int, typer.Option(min=3, max=1000, help="Passes of each kind.")] = 15
+    keep: Annotated[
+        bool,
+        typer.Option(
+            help="Do not keep the times, by which run-target sizes its first drafts and which plan reads.",
+            show_default=False,
+        ),
+    ] = True
+    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+
+    def __post_init__(self) -> None:
+        if any(rows < 1 for rows in self.rows) or any(tokens < 0 for tokens in self.committed):
+            raise UsageError("--rows takes numbers from 1 on, and --committed from 0 on")

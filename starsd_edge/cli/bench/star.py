@@ -1,0 +1,275 @@
+"""`starsd-edge bench star`: a star of replayed targets around a real hub, against baselines and theory."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from starsd_edge.bench.device_times import LinkTimes, PassTimes
+from starsd_edge.bench.figures import Report, write_report
+from starsd_edge.bench.machine import describe_machine
+from starsd_edge.bench.star_figures import Expected, StarResults, is_serial, simulated, star_figures
+from starsd_edge.bench.star_plan import (
+    CROWD,
+    HEAD,
+    POLICY,
+    QUICK_SWEEPS,
+    SCALE,
+    SWEEPS,
+    StarSettings,
+    points_of,
+)
+from starsd_edge.bench.star_report import point_rows, star_markdown
+from starsd_edge.bench.star_runs import HubUse, Measured, Point, seen_between
+from starsd_edge.bench.trace import Traces, default_trace, read_traces
+from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.integrity import write_whole
+from starsd_edge.cli.bench.star_hubs import StarHubs
+from starsd_edge.cli.bench.star_options import BenchStarOptions
+from starsd_edge.cli.bench.star_probe import HubProbe
+from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
+from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.hub_process import read_status
+from starsd_edge.errors import UsageError
+from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.text.tokenizer import Tokenizer
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long one decode loop may hold the interpreter that the others wait for: as on a hub."""
+_PATIENCE_S = 60.0
+"""With targets that do their rounds."""
+_LEAST_ROUNDS = 4
+"""Of each target, below which there is nothing to take means of."""
+_SETTLING_S = 4.0
+"""Before a star that chooses shapes and waits by itself is measured: it learns for so long."""
+_HALF = 0.5
+_LONGER = 2
+"""Times a point counts where targets are so many that each does few rounds,"""
+_MOST_LONGER = 4
+"""and where they are so few that it would hang on the texts that they happen to be at: fewer than"""
+_ENOUGH_TARGETS = 8
+_WRONG_IDS = 16
+_MIB = 1e6
+
+
+@dataclass(frozen=True)
+class StarOutcome:
+    """What came of it.
+
+    Attributes:
+        notes: for the reader: what was not measured and why.
+    """
+
+    report: Report
+    results: StarResults
+    notes: Sequence[str]
+
+    @property
+    def inexact(self) -> int:
+        """Answers that were not the recorded texts."""
+        return sum(run.inexact for run in self.results.runs)
+
+
+class StarBench:
+    """One run of the command.
+
+    Args:
+        progress: told of each step.
+    """
+
+    def __init__(self, options: BenchStarOptions, progress: Callable[[str], None]) -> None:
+        self._options = options
+        self._progress = progress
+        self._settings = _settings(options)
+        self._notes: list[str] = []
+
+    def run(self) -> StarOutcome:
+        """Measure.
+
+        Raises:
+            StarsdError: something cannot be opened, or the targets do not get going.
+        """
+        machine = describe_machine(("onnxruntime", "numpy", "websockets"))
+        setup = self._open()
+        draft = None if self._options.draft is None else find_bundle(self._options.draft)
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        try:
+            wrong_ids = _unused_ids(setup.traces, setup.tokenizer.size)
+            with StarHubs(draft, wrong_ids) as hubs:
+                runs = [self._run(setup, hubs, point) for point in self._points(bool(wrong_ids))]
+        finally:
+            sys.setswitchinterval(interval_s)
+        results = StarResults(runs, self._simulated(runs))
+        report = Report(star_figures(results), machine, self._described(setup.traces))
+        return StarOutcome(report, results, self._notes)
+
+    def _open(self) -> ReplaySetup:
+        options = self._options
+        bundle = load_bundle(find_bundle(options.bundle), check_files=False)
+        traces = read_traces(options.trace or default_trace(options.bundle))
+        _require_same_model(bundle, traces)
+        verify = PassTimes(options.verify_ms / 1e3, options.verify_growth, options.verify_jitter)
+        tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
+        return ReplaySetup(bundle, tokenizer, traces, verify, options.seed)
+
+    def _points(self, can_be_wrong: bool) -> Iterator[Point]:
+        """What to run, one after the other, telling of each."""
+        sweeps = [sweep.value for sweep in self._options.only] or (QUICK_SWEEPS if self._options.quick else SWEEPS)
+        points = [point for sweep in sweeps for point in points_of(sweep, self._settings)]
+        if not can_be_wrong:
+            self._notes.append("no wrong drafter: the texts use every token that there is")
+            points = [point for point in points if point.hub is None or not point.hub.wrong]
+        for number, point in enumerate(points, 1):
+            self._progress(f"{number} of {len(points)}: {_title(point)}")
+            yield point
+
+    def _run(self, setup: ReplaySetup, hubs: StarHubs, point: Point) -> Measured:
+        """One point: warm up, then count for a while."""
+        url = None if point.hub is None else hubs.url(point.hub)
+        with ReplayCrowd(setup, point, url) as crowd, ExitStack() as stack:
+            # Policies that starve targets are among those that are compared.
+            share = _HALF if point.sweep == POLICY else 1.0
+            if point.wait_s is None:
+                time.sleep(_SETTLING_S)
+            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S, share)
+            probe = stack.enter_context(HubProbe(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
+            began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
+            time.sleep(self._options.point_seconds * _longer(point))
+            crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S, share)
+            ended, after = time.monotonic(), None if url is None else read_status(url)
+            process = probe.read() if probe is not None else None
+        use = None if before is None or after is None else HubUse.between(before, after)
+        seen = [seen_between(log, began, ended) for log in crowd.logs]
+        return Measured(point, seen, use, sum(log.inexact for log in crowd.logs), process)
+
+    def _simulated(self, runs: Sequence[Measured]) -> dict[Point, Expected]:
+        self._progress("simulating the same stars")
+        try:
+            return {run.point: simulated(run, self._options.seed) for run in runs if is_serial(run)}
+        except ModuleNotFoundError as error:
+            remedy = missing_extra(error.name)
+            if remedy is None:
+                raise
+            self._notes.append(f"no simulator: {remedy}")
+            return {}
+
+    def _described(self, traces: Traces) -> dict[str, object]:
+        options = asdict(self._options) | {"only": [sweep.value for sweep in self._options.only]}
+        return {
+            "command": "bench star",
+            **{name: str(value) if name in ("output", "trace") else value for name, value in options.items()},
+            "seconds": self._options.point_seconds,
+            "policy": self._settings.policies,
+            "texts": len(traces.texts),
+            "source_fp": traces.source.source_fp,
+        }
+
+
+def _longer(point: Point) -> float:
+    """Times the usual seconds that this point counts."""
+    if point.sweep in (POLICY, CROWD):
+        return _LONGER
+    return min(_MOST_LONGER, max(1.0, _ENOUGH_TARGETS / point.targets)) if point.sweep in (SCALE, HEAD) else 1.0
+
+
+def _settings(options: BenchStarOptions) -> StarSettings:
+    bits_per_s = None if options.bandwidth is None else options.bandwidth * _MIB
+    return StarSettings(
+        targets=options.scale_targets,
+        law_targets=options.law_targets,
+        link=LinkTimes(options.rtt_ms / 1e3, bits_per_s),
+        rtts_s=options.rtts_s,
+        shape=options.largest,
+        shapes=_shapes(options.largest),
+        policies=options.policies,
+        policy=options.policies[0],
+        max_batch=options.max_batch,
+        draft_s=options.draft_ms / 1e3,
+        draft_growth=options.draft_growth,
+        verify_s=options.verify_ms / 1e3,
+        unequal_targets=options.unequal_targets,
+        sessions=options.sessions,
+    )
+
+
+def _shapes(shape: DraftShape) -> list[DraftShape]:
+    """Chains and trees around the usual one."""
+    chains = [DraftShape(depth, depth, 1) for depth in (1, 2, 3, 5)]
+    wide = replace(shape, max_nodes=min(32, 4 * shape.max_nodes), max_depth=shape.max_depth + 1)
+    return [*chains, shape, wide]
+
+
+def _require_same_model(bundle: Bundle, traces: Traces) -> None:
+    if traces.source.source_fp != bundle.manifest.fingerprints.source_fp:
+        raise UsageError(
+            f"the trace is of {traces.source.bundle} and {bundle.path.name} was made from another checkpoint: "
+            f"record one with `starsd-edge bench trace {bundle.path.name}`"
+        )
+
+
+def _unused_ids(traces: Traces, size: int) -> list[int]:
+    """Ids that no text holds, the highest ones; none at all where they would be too few for a tree."""
+    used = {token for text in traces.texts for token in text.ids.tolist()}
+    unused = [token for token in range(size - 1, -1, -1) if token not in used][:_WRONG_IDS]
+    return unused if len(unused) == _WRONG_IDS else []
+
+
+def _title(point: Point) -> str:
+    hub = point.hub
+    how = "" if hub is None else f", {hub.policy}, batches of {hub.max_batch}"
+    far = f", RTT {1e3 * point.links[0].rtt_s:g} ms" if len(set(point.links)) == 1 else ", unequal RTTs"
+    return f"{point.sweep}: {point.system}, {point.targets} targets{how}{far}"
+
+
+FIGURES_NAME, POINTS_NAME, TABLE_NAME = "figures.json", "points.json", "report.md"
+
+
+def make_directory(path: Path) -> None:
+    """Make it if it is not there; asked for before the measuring, which takes minutes.
+
+    Raises:
+        UsageError: that cannot be, or nothing can be written there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made ({error.strerror}): give --output another place") from None
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"nothing can be written to {path}: give --output another place")
+
+
+def write_outcome(outcome: StarOutcome, directory: Path) -> Iterator[str]:
+    """Write all files; a line for each, and for what is missing."""
+    notes = list(outcome.notes)
+    plots, missing = _plots(outcome, directory)
+    notes += missing
+    write_report(directory / FIGURES_NAME, outcome.report)
+    points = msgspec.json.format(msgspec.json.encode(point_rows(outcome.results)), indent=2)
+    write_whole(directory / POINTS_NAME, points + b"\n")
+    table = star_markdown(outcome.report, outcome.results, notes)
+    write_whole(directory / TABLE_NAME, table.encode())
+    yield from (f"{figure.name}: {figure.value:.4g} {figure.unit}".rstrip() for figure in outcome.report.figures)
+    yield from notes
+    yield f"written to {directory}: {', '.join([FIGURES_NAME, POINTS_NAME, TABLE_NAME, *(p.name for p in plots)])}"
+
+
+def _plots(outcome: StarOutcome, directory: Path) -> tuple[list[Path], list[str]]:
+    from starsd_edge.bench.star_plots import write_plots
+
+    try:
+        return write_plots(outcome.results, directory), []
+    except ModuleNotFoundError as error:
+        remedy = missing_extra(error.name)
+        if remedy is None:
+            raise
+        return [], [f"no plots: {remedy}"]

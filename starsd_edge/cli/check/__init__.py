@@ -1,0 +1,1 @@
+"""`starsd-edge check`: does a bundle compute what its model computes."""

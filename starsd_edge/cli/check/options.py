@@ -1,0 +1,44 @@
+"""The options of `starsd-edge check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.options import MAX_THREADS
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The options of the command."""
+
+    bundle: Annotated[
+        str,
+        typer.Argument(metavar="BUNDLE", help="A bundle's directory, or its name.", autocompletion=bundle_names),
+    ]
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Compare with this checkpoint (as `export` takes it). Default: the one in the cache, if it is there.",
+            show_default=False,
+        ),
+    ] = None
+    engine: Annotated[
+        tuple[Path, ...],
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Check these engines. Default: all of the bundle that are on this machine.",
+            show_default=False,
+        ),
+    ] = ()
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of ONNX Runtime.", show_default=False)
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
+    ] = False

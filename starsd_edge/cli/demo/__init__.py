@@ -1,0 +1,1 @@
+"""`starsd-edge demo`: a hub and some targets on this machine, side by side."""

@@ -1,0 +1,92 @@
+"""The options of `starsd-edge doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starsd_edge.cli.completion import bundle_names
+from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The options of the command.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+
+    named: Annotated[
+        tuple[str, ...],
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Bundles to check; all in the cache where none is named.",
+            autocompletion=bundle_names,
+            show_default=False,
+        ),
+    ] = ()
+    bundle: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="BUNDLE", help="The same, as an option.", autocompletion=bundle_names, show_default=False),
+    ] = ()
+    hub: Annotated[
+        str | None, typer.Option(help="Also see whether this hub lets the bundles in.", show_default=False)
+    ] = None
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HUB", help="Check the link to this hub instead, and what it is worth.", show_default=False
+        ),
+    ] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
+        None
+    )
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="A hub is to listen on this port, else on 8317: is it free, or a hub's?",
+            show_default=False,
+        ),
+    ] = None
+    device: Annotated[
+        str, typer.Option(help="With --network: where the model runs, as in run-target.", show_default=False)
+    ] = "cpu"
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
+    ] = None
+    acceptance: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --network: predict for this probability of a guess to be accepted, not for the measured one.",
+            show_default=False,
+        ),
+    ] = None
+    remeasure: Annotated[
+        bool,
+        typer.Option(help="With --network: time verify passes again instead of using kept times.", show_default=False),
+    ] = False
+    as_json: Annotated[
+        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
+    ] = False
+
+    @property
+    def bundles(self) -> tuple[str, ...]:
+        """Those named either way."""
+        return (*self.named, *self.bundle)
+
+    def __post_init__(self) -> None:
+        if self.network and (self.hub or self.port is not None):
+            raise UsageError("--network checks the link and nothing else: leave out --hub and --port")
+        if not self.network and (self.acceptance is not None or self.remeasure or self.device != "cpu"):
+            raise UsageError("--acceptance, --remeasure and --device need --network, the address of the hub")
+        if self.network and len(self.bundles) > 1:
+            raise UsageError("--network predicts for one bundle: name one")

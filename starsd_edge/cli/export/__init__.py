@@ -1,0 +1,1 @@
+"""`starsd-edge export`: a checkpoint becomes a bundle, a bundle an engine."""

@@ -1,0 +1,1 @@
+"""`starsd-edge monitor`: a live view of a hub and its targets."""

@@ -1,0 +1,1 @@
+"""`starsd-edge plan`: what a star would give, before it is built."""

@@ -1,0 +1,1 @@
+"""`starsd-edge run-draft`: the draft server."""

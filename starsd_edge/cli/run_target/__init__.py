@@ -1,0 +1,1 @@
+"""`starsd-edge run-target`: answer prompts, or chat, with a target model."""

@@ -1,0 +1,174 @@
+"""The commands of a chat as functions: what is so far and a line, to what is then and what to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from functools import cache, partial
+
+from starsd_edge.cli.options import OptionField
+from starsd_edge.cli.run_target.chat_state import ChatSettings, Conversation, help_of, setting_options, usage
+from starsd_edge.errors import UsageError, did_you_mean
+
+PREFIX = "/"
+_NONE = "none"
+_SILENCE = "nothing has been said"
+_MARKS = {"cancelled": "[stopped]", "length": "[cut off]"}
+
+
+class Action(Enum):
+    """What a command leaves to the chat to do."""
+
+    FORGET = auto()
+    RETRY = auto()
+    STATS = auto()
+    LEGEND = auto()
+    QUIT = auto()
+
+
+@dataclass(frozen=True)
+class ChatState:
+    """Attributes:
+    settings: for the next answer.
+    tint: whether tokens are coloured by where they are from.
+    """
+
+    settings: ChatSettings
+    conversation: Conversation = field(default_factory=Conversation)
+    tint: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did.
+
+    Attributes:
+        state: how things are now.
+        says: lines for the user.
+        table: labels and texts for the user.
+        action: what is still to be done.
+    """
+
+    state: ChatState
+    says: Sequence[str] = ()
+    table: Sequence[tuple[str, str]] = ()
+    action: Action | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that there is.
+
+    Attributes:
+        usage: how it is written.
+        help: what it does.
+        run: does it; its text is what follows the name.
+    """
+
+    usage: str
+    help: str
+    run: Callable[[ChatState, str], Outcome]
+
+
+def is_command(line: str) -> bool:
+    """Whether this is for the chat; the model is told the rest. Two slashes begin a message that begins with one."""
+    return line.startswith(PREFIX) and not line.startswith(2 * PREFIX)
+
+
+def as_message(line: str) -> str:
+    """What the model is told of a line that is no command."""
+    return line[1:] if line.startswith(2 * PREFIX) else line
+
+
+def run_command(state: ChatState, line: str) -> Outcome:
+    """Do what a line beginning with a slash says.
+
+    Raises:
+        UsageError: there is no such command, or not with this text; everything stays as it was.
+    """
+    name, _, text = line.removeprefix(PREFIX).strip().partition(" ")
+    command = commands().get(name.lower())
+    if command is None:
+        meant = did_you_mean(name.lower(), commands(), lambda each: f"/{each}")
+        raise UsageError(f"there is no command /{name}{meant or ': /help lists them'} (// begins a message)")
+    return command.run(state, text.strip())
+
+
+@cache
+def commands() -> Mapping[str, Command]:
+    """All commands by name, in the order of the help."""
+    found = {
+        "help": Command("/help", "Show this list.", _help),
+        "quit": Command("/quit", "Leave, like Ctrl-D.", partial(_act, Action.QUIT)),
+        "reset": Command("/reset", "Forget what was said; system prompt and settings stay.", _reset),
+        "retry": Command("/retry", "Answer the last message again; the same seed says the same.", _retry),
+        "history": Command("/history", "Show what was said, and what of it the model no longer reads.", _history),
+        "system": Command("/system TEXT", "The system prompt; none takes it away.", _system),
+        "stats": Command("/stats", "Figures of the last answer and of the chat.", partial(_act, Action.STATS)),
+        "tint": Command("/tint on|off", "Colour tokens by what guessed them.", _tint),
+        "settings": Command("/settings", "Show all values of the following.", _settings),
+    }
+    for option in setting_options().values():
+        found[option.key] = Command(usage(option), help_of(option), partial(_set, option))
+    return found
+
+
+def _act(action: Action, state: ChatState, text: str) -> Outcome:
+    return Outcome(state, action=action)
+
+
+def _help(state: ChatState, text: str) -> Outcome:
+    says = (
+        'Lines between """ and """ are one message; // begins a message with a slash.',
+        "Without a value, a command shows what is set. Ctrl-C ends an answer.",
+    )
+    return Outcome(state, says, [(command.usage, command.help) for command in commands().values()])
+
+
+def _reset(state: ChatState, text: str) -> Outcome:
+    return Outcome(replace(state, conversation=state.conversation.anew()), [_SILENCE], action=Action.FORGET)
+
+
+def _retry(state: ChatState, text: str) -> Outcome:
+    if not state.conversation.turns:
+        raise UsageError("there is no message to answer again")
+    return Outcome(state, action=Action.RETRY)
+
+
+def _history(state: ChatState, text: str) -> Outcome:
+    conversation = state.conversation
+    says = [f"system: {conversation.system}"] if conversation.system else []
+    for number, turn in enumerate(conversation.turns):
+        unread = "(not read any more) " if number < conversation.left_out else ""
+        said = (turn.answer, _MARKS.get(turn.finish_reason, ""))
+        says += [f"{unread}> {turn.message}", " ".join(filter(None, said))]
+    return Outcome(state, says or [_SILENCE])
+
+
+def _system(state: ChatState, text: str) -> Outcome:
+    if text:
+        system = "" if text.lower() == _NONE else text
+        state = replace(state, conversation=replace(state.conversation, system=system))
+    system = state.conversation.system
+    return Outcome(state, [f"system: {system}" if system else "no system prompt (the model's template may have one)"])
+
+
+def _tint(state: ChatState, text: str) -> Outcome:
+    if not text:
+        return Outcome(state, [f"tint: {'on' if state.tint else 'off'}"])
+    if text not in {"on", "off"}:
+        raise UsageError(f"/tint is on or off, not {text!r}; now it is {'on' if state.tint else 'off'}")
+    state = replace(state, tint=text == "on")
+    return Outcome(state, action=Action.LEGEND if state.tint else None)
+
+
+def _set(option: OptionField, state: ChatState, text: str) -> Outcome:
+    if text:
+        state = replace(state, settings=state.settings.changed(option.name, text))
+    return Outcome(state, [f"{option.key}: {state.settings.shown(option.name)}"])
+
+
+def _settings(state: ChatState, text: str) -> Outcome:
+    values = [(option.key, state.settings.shown(option.name)) for option in setting_options().values()]
+    return Outcome(state, table=values)

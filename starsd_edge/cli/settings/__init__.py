@@ -1,0 +1,1 @@
+"""Options from elsewhere than the command line: variables and files."""

@@ -1,0 +1,228 @@
+"""ONNX Runtime on a GPU with the KV there: bundles for CPUs (`append` strategy) on `--device cuda`.
+
+Committed rows are bound where they lie and new rows are written beside them, as for TensorRT; a commit copies within
+the GPU. Token ids go up and logits and features come down with each pass.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.manifest import Manifest
+from starsd_edge.device.cuda_driver import cuda_devices
+from starsd_edge.errors import EngineError, UsageError, install_extra
+from starsd_edge.runtime.engine import (
+    EngineSpec,
+    Sequence,
+    Step,
+    own_sequence,
+    require_capacity,
+    require_committed,
+    require_pending,
+    require_rows,
+)
+from starsd_edge.runtime.onnx_engine import (
+    CPU_PROVIDER,
+    PASS_OUTPUTS,
+    graph_running,
+    graph_spec,
+    open_session,
+    pass_feeds,
+)
+from starsd_edge.runtime.tensorrt.caches import AppendCaches, KvShape
+from starsd_edge.runtime.tensorrt.device import Device
+from starsd_edge.runtime.tensorrt.opening import import_cuda
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+PROVIDER = "CUDAExecutionProvider"
+_HEAVY = frozenset({"MatMul", "Gemm", "MatMulNBits", "Softmax", "Attention"})
+"""What a pass spends its time on. Arithmetic on shapes stays on the CPU by design."""
+
+
+def open_cuda_session(file: Path) -> onnxruntime.InferenceSession:
+    """A session for a graph file on the first GPU.
+
+    Raises:
+        UsageError: this ONNX Runtime knows no GPUs.
+        EngineError: no driver or GPU, or ONNX Runtime does not run the graph there.
+    """
+    try:
+        cuda_devices()
+    except EngineError as error:
+        raise EngineError(f"--device cuda: {error}") from None
+    _require_provider()
+    session = open_session(file, provider=PROVIDER)
+    require_gpu(session)
+    return session
+
+
+def require_gpu(session: onnxruntime.InferenceSession) -> None:
+    """Check where a session runs.
+
+    Raises:
+        EngineError: on the CPU, altogether or in parts that count.
+    """
+    if session.get_providers()[0] != PROVIDER:
+        raise EngineError(
+            "--device cuda: ONNX Runtime could not load its CUDA provider and would run on the CPU: install the CUDA "
+            "and cuDNN versions that this onnxruntime-gpu names, or use --device cpu"
+        )
+    left = _left_on_cpu(session)
+    if left:
+        raise EngineError(
+            f"--device cuda: ONNX Runtime leaves parts of this graph on the CPU ({left}): use another --weights at "
+            "export, or --device cpu"
+        )
+
+
+def _left_on_cpu(session: onnxruntime.InferenceSession) -> str:
+    """Heavy operators that the CPU got, with their numbers. Needs a session that was told to record them."""
+    assigned = getattr(session, "get_provider_graph_assignment_info", None)
+    if assigned is None:
+        raise EngineError(
+            "--device cuda: this ONNX Runtime does not say where it runs a graph: install onnxruntime-gpu 1.24 or newer"
+        )
+    nodes = [node for part in assigned() if part.ep_name == CPU_PROVIDER for node in part.get_nodes()]
+    counts = Counter(node.op_type for node in nodes if node.op_type in _HEAVY)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+
+
+def _require_provider() -> None:
+    import onnxruntime
+
+    if PROVIDER not in onnxruntime.get_available_providers():
+        raise UsageError(
+            "--device cuda: the installed onnxruntime is for CPUs: pip uninstall -y onnxruntime, then "
+            f"{install_extra('cuda')}"
+        )
+
+
+def open_onnx_cuda(
+    bundle: Bundle, *, allow_inexact: bool = False, load: Callable[[str], Any] = importlib.import_module
+) -> OnnxCudaEngine:
+    """Load a bundle's graph on the first GPU.
+
+    Args:
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        load: imports a module by its name.
+
+    Raises:
+        UsageError: a package is missing, or is one for CPUs.
+        EngineError: no driver or GPU, or ONNX Runtime does not run the graph there.
+    """
+    session = open_cuda_session(bundle.path / bundle.manifest.graph.file)
+    return OnnxCudaEngine(session, import_cuda("--device cuda", "cuda", load), bundle.manifest, allow_inexact)
+
+
+@dataclass(eq=False)
+class OnnxCudaSequence:
+    """KV of one sequence on the GPU.
+
+    Attributes:
+        capacity: committed rows that it may hold.
+        pending: rows of the last pass that are still to be committed.
+    """
+
+    capacity: int
+    caches: AppendCaches
+    length: int = 0
+    pending: int = 0
+
+
+class OnnxCudaEngine:
+    """An engine over a session on the first GPU; use it from one thread at a time."""
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, cuda: Any, manifest: Manifest, allow_inexact: bool = False
+    ) -> None:
+        """Args:
+        session: of the bundle's graph, on the GPU.
+        cuda: the module `cuda.bindings.runtime`.
+        manifest: the bundle's.
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+
+        Raises:
+            EngineError: CUDA does not start, or the graph is of another kind.
+        """
+        graph, model = manifest.graph, manifest.model
+        if graph.kv_strategy != "append":
+            raise EngineError(f"this engine runs graphs with the KV strategy append, not {graph.kv_strategy}")
+        self._session = session
+        self._device = Device(cuda)
+        self._dtype = np.dtype(graph.kv_dtype)
+        self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim, self._dtype.itemsize)
+        self._spec = graph_spec(manifest, model.max_context, allow_inexact)
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What this engine is."""
+        return self._spec
+
+    def open(self, capacity: int) -> OnnxCudaSequence:
+        """See `Engine.open`."""
+        require_capacity(self._spec, capacity)
+        most = max(self._spec.max_tree, self._spec.max_chunk)
+        caches = AppendCaches(self._device, self._kv, capacity, most)
+        caches.clear()
+        return OnnxCudaSequence(capacity, caches)
+
+    def forward(
+        self,
+        seq: Sequence,
+        tokens: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        tree_mask: npt.NDArray[np.bool_],
+        logits_rows: ListLike[int] | None = None,
+    ) -> Step:
+        """See `Engine.forward`."""
+        seq = own_sequence(seq, OnnxCudaSequence)
+        rows = len(tokens)
+        require_rows(self._spec, rows)
+        seq.pending = 0
+        binding = self._session.io_binding()
+        for name, array in pass_feeds(tokens, positions, tree_mask, logits_rows).items():
+            binding.bind_cpu_input(name, array)
+        for name in PASS_OUTPUTS:
+            binding.bind_output(name)
+        self._bind_caches(binding, seq, rows)
+        self._device.synchronize()  # ONNX Runtime has a stream of its own, which knows nothing of the last commit
+        with graph_running():
+            self._session.run_with_iobinding(binding)
+        logits, features = (value.numpy() for value in binding.get_outputs()[: len(PASS_OUTPUTS)])
+        seq.pending = rows
+        return Step(logits, features)
+
+    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
+        """See `Engine.commit`."""
+        seq = own_sequence(seq, OnnxCudaSequence)
+        require_pending(seq, seq.pending, rows)
+        seq.caches.commit(seq.length, rows)
+        seq.length += len(rows)
+        seq.pending = 0
+
+    def truncate(self, seq: Sequence, length: int) -> None:
+        """See `Engine.truncate`."""
+        seq = own_sequence(seq, OnnxCudaSequence)
+        require_committed(seq, length)
+        seq.length, seq.pending = length, 0
+
+    def _bind_caches(self, binding: Any, seq: OnnxCudaSequence, rows: int) -> None:
+        row = (self._kv.kv_heads, self._kv.head_dim)
+        addresses = seq.caches.addresses
+        for name in self._kv.names("past"):
+            binding.bind_input(name, "cuda", 0, self._dtype, (seq.length, *row), addresses[name])
+        for name in self._kv.names("new"):
+            binding.bind_output(name, "cuda", 0, self._dtype, (rows, *row), addresses[name])

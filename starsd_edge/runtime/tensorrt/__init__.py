@@ -1,0 +1,1 @@
+"""The TensorRT engine: plans that `export --engine` built, with fp16 KV caches on the device."""

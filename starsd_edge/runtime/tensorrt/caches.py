@@ -1,0 +1,189 @@
+"""The KV of one sequence on the GPU, by strategy: where each tensor lies, and what a commit moves.
+
+All caches of a sequence lie in one piece of memory, each as far from the next, so that a commit moves the rows of all
+layers with one call. The memory is cleared when a sequence is opened: rows out of sight weigh nothing, but nothing
+times NaN is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.errors import EngineError
+from starsd_edge.runtime.tensorrt.device import Device
+from starsd_edge.runtime.tensorrt.passes import aligned
+
+Half = npt.NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """Layers, heads of K and V, their width, and bytes of a number (float16 has 2)."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    itemsize: int = 2
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one token's K (or V) of one layer."""
+        return self.kv_heads * self.head_dim * self.itemsize
+
+    def names(self, kind: str) -> list[str]:
+        """Of the tensors of a kind, like "past", in the order in which they lie."""
+        return [f"{kind}_{which}_{layer}" for which in "kv" for layer in range(self.layers)]
+
+
+class Caches(Protocol):
+    """KV of one sequence."""
+
+    @property
+    def capacity(self) -> int:
+        """Committed rows that fit."""
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Where the graph's KV inputs and outputs lie."""
+
+    def clear(self) -> None:
+        """Make all of it zero."""
+
+    def commit(self, length: int, rows: ListLike[int]) -> None:
+        """Append these rows of the last pass to `length` committed ones, in the order of the stream."""
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """What the last pass gave on `length` committed rows, for whoever checks it: float16 [count, H_kv, D] by layer.
+
+        Args:
+            which: "k" or "v".
+        """
+
+
+class AppendCaches:
+    """Committed rows per layer [capacity, H_kv, D], bound at their base; new rows [T, H_kv, D] apart from them.
+
+    A commit copies what is kept from there: the place where it belongs is in general not aligned, so TensorRT cannot
+    write there.
+    """
+
+    def __init__(self, device: Device, shape: KvShape, capacity: int, new_rows: int) -> None:
+        """Args:
+        capacity: committed rows.
+        new_rows: most rows of one pass.
+        """
+        self.capacity = capacity
+        self._device, self._shape = device, shape
+        self._past_pitch = aligned(capacity * shape.row_bytes)
+        self._new_pitch = aligned(new_rows * shape.row_bytes)
+        self._count = 2 * shape.layers
+        self._memory = device.allocate(
+            self._count * (self._past_pitch + self._new_pitch), f"the KV cache of {capacity} tokens"
+        )
+        self._past = self._memory.address
+        self._new = self._past + self._count * self._past_pitch
+        past = {name: self._past + i * self._past_pitch for i, name in enumerate(shape.names("past"))}
+        new = {name: self._new + i * self._new_pitch for i, name in enumerate(shape.names("new"))}
+        self.addresses = past | new
+
+    def clear(self) -> None:
+        """See `Caches.clear`."""
+        self._device.clear(self._memory)
+
+    def commit(self, length: int, rows: ListLike[int]) -> None:
+        """See `Caches.commit`."""
+        size = self._shape.row_bytes
+        for place, first, count in runs(rows):
+            target, source = self._past + (length + place) * size, self._new + first * size
+            self._device.copy_rows(target, self._past_pitch, source, self._new_pitch, count * size, self._count)
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """See `Caches.new_rows`."""
+        places = [self.addresses[f"new_{which}_{layer}"] for layer in range(self._shape.layers)]
+        found = _read(self._device, places, count * self._shape.row_bytes)
+        return list(found.reshape(-1, count, self._shape.kv_heads, self._shape.head_dim))
+
+
+class InplaceCaches:
+    """Caches [1, H_kv, C, D] that a pass writes its rows into, behind the committed ones: `past_*` and `present_*` are
+    one place. A commit that keeps the first rows moves nothing.
+    """
+
+    def __init__(self, device: Device, shape: KvShape, rows: int, max_tree: int) -> None:
+        """Args:
+        rows: C.
+        max_tree: rows that a verify pass may need behind the committed ones.
+        """
+        self.capacity = rows - max_tree
+        self._device, self._shape = device, shape
+        self._head = rows * shape.head_dim * shape.itemsize
+        layer = shape.kv_heads * self._head
+        pitch = aligned(layer)
+        self._memory = device.allocate(2 * shape.layers * pitch, f"the KV cache of {rows} rows")
+        # Heads stand as far from each other across layers as within one where no layer ends in padding.
+        is_even = pitch == layer
+        self._heads = shape.kv_heads * (2 * shape.layers if is_even else 1)
+        places = [self._memory.address + i * pitch for i in range(2 * shape.layers)]
+        self._bases = places[:1] if is_even else places
+        past, present = (dict(zip(shape.names(kind), places, strict=True)) for kind in ("past", "present"))
+        self.addresses = past | present
+
+    def clear(self) -> None:
+        """See `Caches.clear`."""
+        self._device.clear(self._memory)
+
+    def commit(self, length: int, rows: ListLike[int]) -> None:
+        """See `Caches.commit`.
+
+        Raises:
+            EngineError: rows that do not ascend, as those of a path do: one would be overwritten before it is moved.
+        """
+        if any(later <= earlier for earlier, later in pairwise(rows)):
+            raise EngineError(f"rows are kept in ascending order, not {list(rows)}")
+        size = self._shape.head_dim * self._shape.itemsize
+        for place, first, count in _moves(rows):
+            target, source = (length + place) * size, (length + first) * size
+            for base in self._bases:
+                self._device.copy_rows(base + target, self._head, base + source, self._head, count * size, self._heads)
+
+    def new_rows(self, which: str, length: int, count: int) -> list[Half]:
+        """See `Caches.new_rows`."""
+        shape, row = self._shape, self._shape.head_dim * self._shape.itemsize
+        bases = [self.addresses[f"past_{which}_{layer}"] + length * row for layer in range(shape.layers)]
+        places = [base + head * self._head for base in bases for head in range(shape.kv_heads)]
+        found = _read(self._device, places, count * row).reshape(-1, shape.kv_heads, count, shape.head_dim)
+        return list(found.swapaxes(1, 2))
+
+
+def _read(device: Device, places: ListLike[int], size: int) -> Half:
+    """So many bytes from each place, one behind the other, when the stream has come so far."""
+    host = device.allocate_host(len(places) * size, "a look at the KV", seen=False)
+    for index, place in enumerate(places):
+        device.download(host.pointer + index * size, place, size)
+    device.synchronize()
+    found: Half = host.bytes.view(np.float16).copy()
+    return found
+
+
+def runs(rows: ListLike[int]) -> Iterator[tuple[int, int, int]]:
+    """Rows that follow each other: the index of the first among `rows`, its number, and how many they are."""
+    start = 0
+    for index in range(1, len(rows) + 1):
+        if index == len(rows) or rows[index] != rows[index - 1] + 1:
+            yield start, rows[start], index - start
+            start = index
+
+
+def _moves(rows: ListLike[int]) -> Iterator[tuple[int, int, int]]:
+    """Runs whose rows are not where they belong, in pieces that do not overlap with their new place."""
+    for place, first, count in runs(rows):
+        step = first - place
+        for done in range(0, count if step else 0, step or 1):
+            yield place + done, first + done, min(step, count - done)
