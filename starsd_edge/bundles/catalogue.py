@@ -8,6 +8,7 @@ run.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from starsd_edge.bundles.cache import models_dir
+from starsd_edge.bundles.cache import MANIFEST_NAME, bundle_names, bundles_dir, expanded, models_dir
 from starsd_edge.bundles.hugging_face import fetch_from_hub, held_checkpoint, parse_hub_name
 from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
 from starsd_edge.bundles.parcels import download_wheel
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.errors import BundleError, StarsdError, UsageError, did_you_mean
 
 Progress = Callable[[int, int], None]
 """Called with the bytes fetched so far and the bytes to fetch."""
@@ -181,3 +182,55 @@ def _one_at_a_time(entry: CatalogueEntry) -> Iterator[None]:
 
 def _ignore(done: int, total: int) -> None:
     """Progress for those who do not watch."""
+
+
+_BUNDLES_OF_A_MODEL = {"fp32": "--weights fp32", "int8": "--weights int8", "eagle-int8": "--draft-head shipped"}
+"""The usual ones: the end of the name, and the options that make it."""
+
+
+def find_bundle(name_or_path: str) -> Path:
+    """The directory of a bundle: a path is used as it is, anything else is a name under `bundles_dir()`.
+
+    Raises:
+        BundleError: there is no bundle of that name and no directory there.
+    """
+    path = expanded(name_or_path)
+    is_name = not _is_written_as_path(name_or_path)
+    if is_name and not (path / MANIFEST_NAME).exists() and (bundles_dir() / name_or_path).is_dir():
+        return bundles_dir() / name_or_path
+    if path.is_dir():
+        return path
+    raise BundleError(_why_no_bundle(name_or_path, path, is_name))
+
+
+def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:
+    """Told from what was given: often the model in the place of what is made of it."""
+    if (path.parent / MANIFEST_NAME).exists() and path.is_file():
+        return f"{path} is a file of a bundle: give its directory, {path.parent}"
+    if path.is_file():
+        return f"{path} is a file, and a bundle is a directory: `starsd-edge export {path}` makes one of a model"
+    if given.startswith("hf:"):
+        return f"{given} is a model and no bundle: `starsd-edge export {given}` makes one of it"
+    if not is_name:
+        return f"no bundle at {path}: give the directory that `starsd-edge export` wrote"
+    names = bundle_names()
+    known = f"no bundle named {given!r} (here: {', '.join(names) or 'none yet'})"
+    command = _how_to_make(given)
+    if command:
+        return f"{known}: `{command}` makes it"
+    meant = did_you_mean(given, names)
+    return f"no bundle named {given!r}{meant}" if meant else f"{known}: make one with `starsd-edge export`"
+
+
+def _how_to_make(name: str) -> str:
+    """The command for a bundle of this name that a user finds in the README; "" for another."""
+    commands = {
+        f"{model}-{suffix}": f"starsd-edge export {model} {options}"
+        for model in CATALOGUE
+        for suffix, options in _BUNDLES_OF_A_MODEL.items()
+    }
+    return commands.get(name, "")
+
+
+def _is_written_as_path(text: str) -> bool:
+    return os.sep in text or text in (".", "..") or text.startswith("~")

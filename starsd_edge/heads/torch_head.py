@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from starsd_edge.heads.engine import HeadSpec
+from starsd_edge.runtime.torch_features import rms_norm
 
 
 class TorchHead(nn.Module):  # type: ignore[misc]
@@ -94,13 +95,6 @@ class TorchHead(nn.Module):  # type: ignore[misc]
         first, second = heads.float().chunk(2, dim=-1)
         rotated = torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
         return rotated.to(heads.dtype)
-
-
-def rms_norm(values: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm over the last dimension, in float32 up to the weight."""
-    wide = values.float()
-    scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return scaled.to(values.dtype) * weight
 
 
 def _attribute(name: str) -> str:

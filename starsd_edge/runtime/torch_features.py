@@ -13,8 +13,6 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from starsd_edge.heads.torch_head import rms_norm
-
 TAPS = 3
 """Layers of the target that go into a feature."""
 
@@ -93,3 +91,10 @@ def tapped(model: PreTrainedModel, taps: Sequence[int]) -> Iterator[list[torch.T
     finally:
         for handle in handles:
             handle.remove()
+
+
+def rms_norm(values: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm over the last dimension, in float32 up to the weight."""
+    wide = values.float()
+    scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return scaled.to(values.dtype) * weight

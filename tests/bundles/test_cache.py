@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, find_bundle, models_dir
+from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir, models_dir
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.errors import BundleError
 from tests.support.small_bundle import write_small_bundle
 

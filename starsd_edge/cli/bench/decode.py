@@ -15,7 +15,7 @@ from starsd_edge.bench.prompts import TREATMENT, fit_prompts, read_messages
 from starsd_edge.bench.runs import Difference, Mode, Runs, differences, margin_at, run_by_turns
 from starsd_edge.bench.verify_curve import measure_verify
 from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench import modes as bench_modes
 from starsd_edge.cli.bench import modes as bench_rivals
 from starsd_edge.cli.bench.options import BenchDecodeOptions, HubDrafter

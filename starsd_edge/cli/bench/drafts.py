@@ -61,7 +61,7 @@ class DraftsBench:
     def run(self) -> tuple[Report, list[Row]]:
         """Decode the texts, then draft along them."""
         from starsd_edge.bundles.bundle import load_bundle
-        from starsd_edge.bundles.cache import find_bundle
+        from starsd_edge.bundles.catalogue import find_bundle
         from starsd_edge.cli.run_draft.setup import open_drafters
         from starsd_jetson.target import Target
 

@@ -86,7 +86,7 @@ class HubStepBench:
 
     def run(self) -> tuple[Report, list[StepTimes], Memory]:
         """Measure all kinds of steps by turns, then the memory."""
-        from starsd_edge.bundles.cache import find_bundle
+        from starsd_edge.bundles.catalogue import find_bundle
         from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle
         from starsd_edge.heads.loading import CPU, choose, cuda_is_likely, open_head
         from starsd_server.drafters.eagle import EagleDrafter

@@ -31,7 +31,7 @@ from starsd_edge.bench.star_report import point_rows, star_markdown
 from starsd_edge.bench.star_runs import HubUse, Measured, Point, seen_between
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.cli.bench.star_hubs import StarHubs
 from starsd_edge.cli.bench.star_options import BenchStarOptions

@@ -45,7 +45,7 @@ class TraceRecorder:
             StarsdError: the prompts give too few.
         """
         from starsd_edge.bundles.bundle import load_bundle
-        from starsd_edge.bundles.cache import find_bundle
+        from starsd_edge.bundles.catalogue import find_bundle
         from starsd_jetson.target import Target
 
         options = self._options

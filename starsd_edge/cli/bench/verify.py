@@ -16,7 +16,7 @@ from starsd_edge.bench.machine import describe_machine, usable_cores
 from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes_up_to
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench.options import BenchVerifyOptions
 from starsd_edge.cli.kept_curves import Passes, curve_key, stored_curves
 from starsd_edge.doctor.curve_store import CurveKey, StoredCurves

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from starsd_edge.bundles.bundle import TARGET_KIND, Bundle, bundle_kind, read_manifest
-from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.cli.check.engines import check_engines
 from starsd_edge.cli.check.graph import check_against_checkpoint, check_against_recording, check_head_bundle, run_graph

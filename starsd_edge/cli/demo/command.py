@@ -48,7 +48,7 @@ def demo(options: DemoOptions) -> None:
     import sys
 
     from starsd_edge.bundles.bundle import bundle_kind, load_bundle
-    from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.bundles.catalogue import find_bundle
     from starsd_edge.cli.demo.star import HubWatch, Star, StarPlan
     from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary, view_console
     from starsd_edge.cli.hub_process import hub_process

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starsd_edge.bundles.bundle import Bundle, bundle_kind, load_bundle
-from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.device.facts import DeviceFacts

@@ -17,7 +17,8 @@ from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bench.runs import WARM_UP_TOKENS, run_by_turns
 from starsd_edge.bench.verify_curve import SIZES, measure_verify
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.bundles.cache import bundle_names, find_bundle
+from starsd_edge.bundles.cache import bundle_names
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench.modes import OurMode, without_end
 from starsd_edge.cli.doctor.machine import CONNECT_S, hello_of, hub_address
 from starsd_edge.cli.doctor.options import DoctorOptions

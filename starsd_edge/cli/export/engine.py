@@ -48,7 +48,8 @@ def build_engine(options: ExportCommandOptions, export_graph: Callable[[ExportCo
 
 def _bundle_at(name: str) -> Path | None:
     """The bundle of this name or at this path; None where it is a model's."""
-    from starsd_edge.bundles.cache import MANIFEST_NAME, find_bundle
+    from starsd_edge.bundles.cache import MANIFEST_NAME
+    from starsd_edge.bundles.catalogue import find_bundle
 
     try:
         path = find_bundle(name)

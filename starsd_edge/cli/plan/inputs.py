@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
-from starsd_edge.bundles.cache import find_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.draft_shapes import parse_shape
 from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.cli.plan.options import MemoryOptions, PlanOptions

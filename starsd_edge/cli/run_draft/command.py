@@ -185,7 +185,7 @@ def _registry(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter]) -> D
 
 
 def _drafters(options: RunDraftOptions) -> list[Drafter]:
-    from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.bundles.catalogue import find_bundle
     from starsd_edge.cli.run_draft.setup import drafter_kind, open_drafters
 
     paths = [find_bundle(bundle) for bundle in options.bundle]

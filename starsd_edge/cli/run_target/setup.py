@@ -125,7 +125,7 @@ def target_setup(
 def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, Request, VerifyCurves | None]:
     """The target, what its answers have in common, and the measured times of its verify passes."""
     from starsd_edge.bundles.bundle import load_bundle
-    from starsd_edge.bundles.cache import find_bundle
+    from starsd_edge.bundles.catalogue import find_bundle
     from starsd_edge.cli.kept_curves import kept_curves
     from starsd_jetson.decoder import Request
     from starsd_jetson.target import Target
