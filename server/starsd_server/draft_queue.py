@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.scheduling.policies import Waiting
-from starsd_edge.scheduling.scheduler import Scheduler, goes_with
+from starsd_edge.scheduling.scheduler import Scheduler
 from starsd_edge.telemetry.hub_facts import QueueDepth
 from starsd_server.pending_rows import DRAFTS_PER_FEED, ROWS_PER_TURN, FeedTurns, PendingRows, feature_bytes
 
@@ -141,7 +141,7 @@ class DraftQueue:
             feedable = self._feedable(idle=not ready)
         if feedable is not None and (not ready or self._turns.is_due):
             return self._take_rows(feedable)
-        return self._take_batch(self._scheduler.ranked(ready, now)) if ready else None
+        return self._take_batch(ready, now) if ready else None
 
     def spent(self, work: Work, seconds: float) -> None:
         """The drafter was busy with this work for so long."""
@@ -223,21 +223,14 @@ class DraftQueue:
         self._release(pending.owner, feature_bytes(rows))
         return rows
 
-    def _take_batch(self, ranked: Sequence[Waiting]) -> Batch:
-        """The most urgent request and, in their order, those that go with it."""
-        first = ranked[0]
-        chosen: list[Waiting] = []
-        room = self._turns.rows
-        for waiting in ranked:
-            prefill = max(0, self._rows_to_feed(waiting.session) - ROWS_OF_A_ROUND)
-            if waiting is first or (goes_with(first, waiting) and prefill <= room):
-                room -= prefill
-                chosen.append(waiting)
-                if len(chosen) == self._max_batch:
-                    break
-        self._scheduler.taken(chosen, len(ranked) - len(chosen))
+    def _take_batch(self, ready: Sequence[Waiting], now: float) -> Batch:
+        """One pass; together its requests bring no more than one turn of prefill."""
+        chosen = self._scheduler.take_batch(ready, now, self._max_batch, self._turns.rows, self._prefill_of)
         self._turns.passed()
-        return Batch(first.drafter, tuple(self._answer(waiting.request) for waiting in chosen))
+        return Batch(chosen[0].drafter, tuple(self._answer(waiting.request) for waiting in chosen))
+
+    def _prefill_of(self, session: int) -> int:
+        return max(0, self._rows_to_feed(session) - ROWS_OF_A_ROUND)
 
     def _answer(self, request: QueueDraft) -> Answer:
         to_feed = self._rows_to_feed(request.session)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from starsd_edge.bench.device_times import DraftTimes, LinkTimes
 from starsd_edge.bench.star_runs import WAIT_ALWAYS_S, HubPlan, Point
 from starsd_edge.planning.law import targets_without_idling
-from starsd_edge.planning.orders import FIFO
+from starsd_edge.scheduling.policies import FIFO
 from starsd_edge.speculation.tree import DraftShape
 
 BASELINES, LAW, SCALE, HEAD, RTT, POLICY, BATCH, SHAPE, CROWD = (

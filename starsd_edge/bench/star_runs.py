@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from starsd_edge.bench.device_times import DraftTimes, LinkTimes
-from starsd_edge.planning.orders import FIFO
+from starsd_edge.scheduling.policies import FIFO
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import Round, RoundStats

@@ -6,7 +6,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from starsd_edge.errors import UsageError
-from starsd_edge.planning import orders
 
 if TYPE_CHECKING:
     from starsd_edge.speculation.tree import DraftShape
@@ -50,10 +49,10 @@ def parse_hub_shape(option: str, text: str) -> DraftShape | None:
 class QueueOrder(str, Enum):
     """In which order waiting requests are drafted."""
 
-    LATENCY = orders.LATENCY
-    DRR = orders.DRR
-    FIFO = orders.FIFO
-    SRF = orders.SRF
+    LATENCY = "latency"
+    DRR = "drr"
+    FIFO = "fifo"
+    SRF = "srf"
 
 
 class HeadDevice(str, Enum):

@@ -1,8 +1,9 @@
 """The star as a discrete-event simulation: N targets that each wait for a draft, verify it and ask again.
 
-A target has one request outstanding. The hub never idles while one waits; it takes those of about one size together, as
-many as a batch holds, in the order of its policy. All that a target does between a draft and its next request is its
-return time Z. Each target and the hub draw from random numbers of their own, so that two orders meet the same star.
+A target has one request outstanding. The hub never idles while one waits; which requests it drafts for next, and which
+of them together, is decided by the scheduler that a real hub runs. All that a target does between a draft and its next
+request is its return time Z. Each target and the hub draw from random numbers of their own, so that two orders meet the
+same star.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from starsd_edge.planning.orders import FIFO, MOST_UNEVEN, Order, Waiting, order_named
 from starsd_edge.planning.times import ServiceTimes, Times
+from starsd_edge.protocol.hub_side import QueueDraft
+from starsd_edge.scheduling.policies import FIFO, KeyTerms, Policy, Waiting
+from starsd_edge.scheduling.scheduler import POLICIES, PROMOTED_AFTER_S, Scheduler
 from starsd_edge.speculation.tree import DraftShape
 
 if TYPE_CHECKING:
@@ -51,14 +54,16 @@ class Star:
 
     Attributes:
         service: S(b, shape).
-        order: one of `orders.ORDERS`, or one made for this run.
+        order: name of a policy, or one made for this run.
         max_batch: most requests in one pass of the drafter.
+        promoted_after_s: see `Scheduler`.
     """
 
     targets: Sequence[SimulatedTarget]
     service: ServiceTimes
-    order: str | Order = FIFO
+    order: str | Policy = FIFO
     max_batch: int = 1
+    promoted_after_s: float = PROMOTED_AFTER_S
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,12 @@ def _round_estimate_s(star: Star) -> float:
     return max(len(alone_s) / sum(1 / each for each in alone_s), sum(together_s))
 
 
+def _policy_named(name: str) -> Policy:
+    if name not in POLICIES:
+        raise ValueError(f"no order {name!r}: one of {', '.join(POLICIES)}")
+    return POLICIES[name]()
+
+
 @dataclass
 class _Books:
     """What one target did while it was counted."""
@@ -179,15 +190,20 @@ class _Run:
         self._busy_s = 0.0
         self._batches: list[int] = []
         self._gaps_s: list[float] = []
-        self._order = star.order if not isinstance(star.order, str) else self._named(star.order)
+        self._scheduler = self._scheduler_of(star)
         for number in range(len(star.targets)):
             env.process(self._target(number, Random(f"{seed} {number}")))  # noqa: S311
         env.process(self._hub())
 
-    def _named(self, name: str) -> Order:
-        weights = {number: target.weight for number, target in enumerate(self._star.targets)}
-        quantum_s = max(self._star.service.mean_s([target.shape]) for target in self._star.targets)
-        return order_named(name, weights, quantum_s)
+    @staticmethod
+    def _scheduler_of(star: Star) -> Scheduler:
+        return Scheduler(
+            star.order if not isinstance(star.order, str) else _policy_named(star.order),
+            {str(number): KeyTerms(target.weight) for number, target in enumerate(star.targets)},
+            lambda drafter, shape: star.service.mean_s([shape]),
+            lambda number: star.targets[number].returns.mean_s,
+            star.promoted_after_s,
+        )
 
     def until(self, end: float) -> StarResult:
         """Run, and sum up."""
@@ -201,7 +217,8 @@ class _Run:
         while True:
             asked_at = self._env.now
             drafted = self._env.event()
-            self._waiting[number] = Waiting(number, asked_at, target.returns.mean_s, draft_s), drafted
+            request = QueueDraft(number, 0, 0, target.shape, asked_at, str(number))
+            self._waiting[number] = self._scheduler.admit(request, "", None), drafted
             if self._asked is not None:
                 self._asked.succeed()
                 self._asked = None
@@ -219,37 +236,29 @@ class _Run:
                 if self._env.now > self._counted_from:
                     self._gaps_s.append(self._env.now - max(idle_from, self._counted_from))
             batch = self._take_batch()
-            began, left = self._env.now, len(self._waiting)
-            shapes = [self._star.targets[request.target].shape for request, _ in batch]
+            began = self._env.now
+            shapes = [waiting.request.shape for waiting, _ in batch]
             yield self._env.timeout(self._star.service.draw(shapes, self._hub_random))
-            self._book(batch, began, left)
+            self._book(batch, began)
             for _, drafted in batch:
                 drafted.succeed()
 
     def _take_batch(self) -> list[tuple[Waiting, Event]]:
-        """The first by order, then others that do not make its pass much longer."""
-        first = self._order.choose([request for request, _ in self._waiting.values()], self._env.now)
-        batch = [self._waiting.pop(first.target)]
-        while len(batch) < self._star.max_batch:
-            fitting = [
-                request for request, _ in self._waiting.values() if request.draft_s <= MOST_UNEVEN * first.draft_s
-            ]
-            if not fitting:
-                break
-            batch.append(self._waiting.pop(self._order.choose(fitting, self._env.now).target))
-        return batch
+        ready = [waiting for waiting, _ in self._waiting.values()]
+        batch = self._scheduler.take_batch(ready, self._env.now, self._star.max_batch)
+        return [self._waiting.pop(waiting.session) for waiting in batch]
 
-    def _book(self, batch: Sequence[tuple[Waiting, Event]], began: float, left: int) -> None:
+    def _book(self, batch: Sequence[tuple[Waiting, Event]], began: float) -> None:
         draft_s = self._env.now - began
-        self._order.charge([request.target for request, _ in batch], draft_s, left)
+        self._scheduler.spent([waiting.session for waiting, _ in batch], draft_s)
         if self._env.now < self._counted_from:
             return
         self._busy_s += self._env.now - max(began, self._counted_from)
         self._batches.append(len(batch))
-        for request, _ in batch:
-            books = self._books[request.target]
+        for waiting, _ in batch:
+            books = self._books[waiting.session]
             books.draft_s += draft_s / len(batch)
-            books.waits_s.append(began - request.arrived)
+            books.waits_s.append(began - waiting.arrived)
 
     def _result(self, seconds: float) -> StarResult:
         targets = [self._target_result(number, seconds) for number in range(len(self._books))]

@@ -1,6 +1,7 @@
-"""What a policy is told of the requests that wait, and what it says.
+"""The order of a hub's queue: what a policy is told of the requests that wait, and the policies there are.
 
-A policy ranks; it never holds a request back, so whichever it is, the drafter works while anything waits.
+A policy ranks; it never holds a request back, so whichever it is, the drafter works while anything waits. The hub and
+the simulator run the same ones.
 """
 
 from __future__ import annotations
@@ -10,9 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from starsd_edge.planning.orders import AGING, CREDIT, CROWD_GAIN, CROWDED, DRR, FIFO, LATENCY, RELAXED, SRF
 from starsd_edge.protocol.hub_side import QueueDraft
 
+FIFO = "fifo"
+LATENCY = "latency"
+SRF = "srf"
+DRR = "drr"
+
+AGING = 4.0
+"""Seconds of return time that one second in the queue is worth to `latency` and `srf`."""
+CREDIT = 2.0
+"""Quanta of drafter time that a session can save up, and owe, with `drr`."""
+CROWDED = 2.0
+"""Requests that stay behind when a batch is taken, on average, above which the hub is saturated: whatever the order,
+somebody waits for more than one pass.
+"""
+RELAXED = 0.5
+"""Below this average the hub keeps up again. Between the two nothing changes."""
+CROWD_GAIN = 1 / 32
+"""Weight of the newest batch in that average."""
 MOST_RETURN_S = 1.0
 """Return times count as this much at most: a target that takes its time must not buy an unbounded start by it."""
 
@@ -108,7 +125,21 @@ class Fifo(_Stateless):
         return [waiting.arrived for waiting in ready]
 
 
-class LongestReturn(_Stateless):
+class _Aging(_Stateless):
+    """A rule by return time in which waiting makes up for a bad place.
+
+    Args:
+        aging: seconds of return time that one second in the queue is worth; 0 lets the last ones starve.
+    """
+
+    def __init__(self, aging: float = AGING) -> None:
+        self._aging = aging
+
+    def _credit_s(self, waiting: Waiting, now: float) -> float:
+        return self._aging * waiting.terms.weight * (now - waiting.arrived)
+
+
+class LongestReturn(_Aging):
     """Whose return takes longest goes first: the last of a group to come back comes back soonest that way (Jackson's
     rule for tails). Aging bounds what the near ones wait for the far ones.
     """
@@ -117,17 +148,17 @@ class LongestReturn(_Stateless):
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
-        return [-waiting.returns_s - AGING * waiting.terms.weight * (now - waiting.arrived) for waiting in ready]
+        return [-waiting.returns_s - self._credit_s(waiting, now) for waiting in ready]
 
 
-class ShortestReturn(_Stateless):
+class ShortestReturn(_Aging):
     """Whose return takes least goes first: that refills the queue soonest. Aging keeps the far ones from starving."""
 
     name = SRF
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
         """See `Policy`."""
-        return [waiting.returns_s - AGING * waiting.terms.weight * (now - waiting.arrived) for waiting in ready]
+        return [waiting.returns_s - self._credit_s(waiting, now) for waiting in ready]
 
 
 _FIRST_QUANTUM_S = 0.01
@@ -159,13 +190,16 @@ class DeficitRoundRobin:
         self._accounts: dict[int, _Account] = {}
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
-        """See `Policy`: rounds until it can be served."""
+        """See `Policy`: rounds until it can be served. Of those that can pay now, the one that has saved most for its
+        weight goes first: by arrival alone, a session of great weight with a long return would miss its second turn.
+        """
         accounts, granted_s, quantum_s = self._accounts, self._granted_s, self._quantum_s
         ranks: list[float] = []
         for waiting in ready:
             account = accounts[waiting.request.session]
-            missing_s = waiting.cost_s - account.saved_s - (granted_s - account.at) * account.weight
-            ranks.append(max(0, math.ceil(missing_s / (account.weight * quantum_s) - _ROUNDING)))
+            saved = account.saved_s / account.weight + granted_s - account.at
+            rounds = math.ceil((waiting.cost_s / account.weight - saved) / quantum_s - _ROUNDING)
+            ranks.append(rounds if rounds > 0 else -saved)
         return ranks
 
     def arrived(self, waiting: Waiting) -> None:
@@ -178,7 +212,7 @@ class DeficitRoundRobin:
 
     def taken(self, batch: Sequence[Waiting], left: int) -> None:
         """See `Policy`. Those that go along with the first are served on credit."""
-        self._granted_s += self._quantum_s * self.ranks(batch[:1], 0.0)[0]
+        self._granted_s += self._quantum_s * max(0.0, self.ranks(batch[:1], 0.0)[0])
         for waiting in batch:
             account = self._accounts[waiting.session]
             account.saved_s, account.at = self._saved(account) - waiting.cost_s, self._granted_s

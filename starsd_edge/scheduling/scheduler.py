@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from starsd_edge.planning.orders import DRR, FIFO, LATENCY, MOST_UNEVEN, SRF
 from starsd_edge.protocol.hub_side import QueueDraft
 from starsd_edge.scheduling.policies import (
+    DRR,
+    FIFO,
+    LATENCY,
     MOST_RETURN_S,
+    SRF,
     DeficitRoundRobin,
     Fifo,
     KeyTerms,
@@ -31,6 +34,9 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 DEFAULT_POLICY = LATENCY
 PROMOTED_AFTER_S = 2.0
 """In the queue, for each class that a request rises."""
+MOST_UNEVEN = 2.0
+"""A request joins a batch if its draft takes at most so many times as long as the most urgent one's, whose target waits
+for the whole batch."""
 _USUAL_GAIN = 1 / 32
 
 ExpectReturn = Callable[[int], float | None]
@@ -47,6 +53,7 @@ class Scheduler:
         terms: of the keys that have other terms than most.
         predict: see `PredictCost`.
         expect: see `ExpectReturn`.
+        promoted_after_s: time in the queue for each class that a request rises; infinite leaves all to the policy.
     """
 
     def __init__(
@@ -55,12 +62,14 @@ class Scheduler:
         terms: Mapping[str, KeyTerms] | None = None,
         predict: PredictCost = lambda drafter, shape: 1e-3 * (1 + min(shape.max_depth, shape.max_nodes)),
         expect: ExpectReturn = lambda session: None,
+        promoted_after_s: float = PROMOTED_AFTER_S,
     ) -> None:
         self._policy = policy or POLICIES[DEFAULT_POLICY]()
         self._terms = terms or {}
         self._classes = any(terms.priority for terms in self._terms.values())
         self._predict = predict
         self._expect = expect
+        self._promoted_after_s = promoted_after_s
         self._usual_return_s = 0.0
 
     @property
@@ -95,13 +104,33 @@ class Scheduler:
         """
         ranks = self._policy.ranks(ready, now)
         by_rank = [ready[at] for at in sorted(range(len(ready)), key=ranks.__getitem__)]
-        if self._classes or ready[0].arrived + PROMOTED_AFTER_S <= now:
-            by_rank.sort(key=lambda waiting: -_class_of(waiting, now))
+        if self._classes or ready[0].arrived + self._promoted_after_s <= now:
+            by_rank.sort(key=lambda waiting: -self._class_of(waiting, now))
         return by_rank
 
-    def taken(self, batch: Sequence[Waiting], left: int) -> None:
-        """These are drafted now; so many that could have been stay behind."""
-        self._policy.taken(batch, left)
+    def take_batch(
+        self, ready: Sequence[Waiting], now: float, most: int, room: int = 0, size: Callable[[int], int] = lambda _: 0
+    ) -> list[Waiting]:
+        """The most urgent request and, in their order, those that share its pass. They are drafted now.
+
+        Args:
+            ready: at least one, in the order of their arrival.
+            most: requests in a pass.
+            room: what the sizes in a batch may come to; the first is taken whatever its size.
+            size: of a session's request, in the unit of `room`.
+        """
+        ranked = self.ranked(ready, now)
+        first = ranked[0]
+        batch: list[Waiting] = []
+        for waiting in ranked:
+            takes = size(waiting.session)
+            if waiting is first or (goes_with(first, waiting) and takes <= room):
+                room -= takes
+                batch.append(waiting)
+                if len(batch) == most:
+                    break
+        self._policy.taken(batch, len(ranked) - len(batch))
+        return batch
 
     def spent(self, sessions: Sequence[int], seconds: float) -> None:
         """The batch of these sessions took so long."""
@@ -111,6 +140,9 @@ class Scheduler:
     def forget(self, session: int) -> None:
         """The session is gone."""
         self._policy.forget(session)
+
+    def _class_of(self, waiting: Waiting, now: float) -> int:
+        return waiting.terms.priority + int((now - waiting.arrived) / self._promoted_after_s)
 
 
 def goes_with(first: Waiting, other: Waiting) -> bool:
@@ -133,7 +165,3 @@ def longest_wait_s(sessions: int, pass_s: float, classes_above: int = 0) -> floa
         classes_above: highest class in use, less the request's own.
     """
     return (classes_above + 1) * PROMOTED_AFTER_S + (2 * sessions + 1) * pass_s
-
-
-def _class_of(waiting: Waiting, now: float) -> int:
-    return waiting.terms.priority + int((now - waiting.arrived) / PROMOTED_AFTER_S)

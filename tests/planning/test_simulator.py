@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
 
 from starsd_edge.planning import law as load
-from starsd_edge.planning.orders import DRR, FIFO, LATENCY, ORDERS, SRF, ByReturn, Order
 from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, jain, simulate
 from starsd_edge.planning.times import GammaTimes, ModelService, SampledService, SampledTimes
+from starsd_edge.scheduling.policies import DRR, FIFO, LATENCY, SRF, LongestReturn, Policy, ShortestReturn
+from starsd_edge.scheduling.scheduler import POLICIES
 from starsd_edge.speculation.tree import DraftShape
 from tests.support.costs import draft_cost
 
@@ -21,7 +23,7 @@ def star(targets: int, variation: float = 0.0, **kwargs: object) -> Star:
     return Star([SimulatedTarget(GammaTimes(Z, variation), 3.0)] * targets, SERIAL, **kwargs)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("targets", "order"), [*product((1, 3, 4, 7), (FIFO, DRR)), *product((2, 5), ORDERS)])
+@pytest.mark.parametrize(("targets", "order"), [*product((1, 3, 4, 7), (FIFO, DRR)), *product((2, 5), POLICIES)])
 def test_equal_constant_times_give_the_deterministic_law(targets: int, order: str) -> None:
     """Within one round at either end of the time that is counted: 1 in 100 of each target."""
     result = simulate(star(targets, order=order), 100 * targets, seed=1)
@@ -62,10 +64,10 @@ def test_jitter_rounds_the_knee_off(variation: float, curve: tuple[float, ...]) 
 RETURNS = (0.036, 0.046, 0.066, 0.116, 0.236)
 
 
-def mixed(targets: int, order: str | Order) -> StarResult:
-    """Unequal return times with 20 % jitter, as in the published table."""
+def mixed(targets: int, order: str | Policy) -> StarResult:
+    """Unequal return times with 20 % jitter, as in the published table; nobody is promoted."""
     each = [SimulatedTarget(GammaTimes(RETURNS[number % 5], 0.2)) for number in range(targets)]
-    return simulate(Star(each, SERIAL, order), 3_000, seed=1)
+    return simulate(Star(each, SERIAL, order, promoted_after_s=math.inf), 3_000, seed=1)
 
 
 def least(result: StarResult) -> float:
@@ -81,7 +83,7 @@ def test_below_the_knee_the_order_hardly_matters() -> None:
 
 
 def test_near_the_knee_pure_priorities_starve_and_aging_helps_the_tail() -> None:
-    fifo, starving, aging = mixed(9, FIFO), mixed(9, ByReturn(aging=0, shortest=True)), mixed(9, ByReturn())
+    fifo, starving, aging = mixed(9, FIFO), mixed(9, ShortestReturn(aging=0)), mixed(9, LongestReturn())
     assert starving.rounds.p99 > 2 * fifo.rounds.p99
     assert least(starving) < 0.05
     assert aging.rounds.p99 < fifo.rounds.p99
@@ -92,10 +94,10 @@ def test_near_the_knee_pure_priorities_starve_and_aging_helps_the_tail() -> None
 
 
 def test_in_overload_only_aging_and_round_robin_serve_everybody() -> None:
-    fifo, longest, shortest = mixed(16, FIFO), mixed(16, ByReturn(aging=0)), mixed(16, ByReturn(0, shortest=True))
+    fifo, longest, shortest = mixed(16, FIFO), mixed(16, LongestReturn(aging=0)), mixed(16, ShortestReturn(aging=0))
     assert max(least(longest), least(shortest)) < 0.05
     assert max(longest.jain, shortest.jain) < 0.75
-    for order in (ByReturn(), LATENCY, DRR):
+    for order in (LongestReturn(), LATENCY, DRR):
         fair = mixed(16, order)
         assert fair.jain > fifo.jain
         assert fair.rounds.p99 < fifo.rounds.p99
@@ -126,7 +128,7 @@ def test_a_short_draft_is_not_held_up_by_much_longer_ones_in_its_batch() -> None
     short = SimulatedTarget(GammaTimes(0.002), shape=DraftShape(1, 1))
     for depth, together_s in ((15, 0.020), (2, 0.040)):
         longer = SimulatedTarget(GammaTimes(0.001), shape=DraftShape(depth, depth))
-        result = simulate(Star([short, longer, longer], cost, ByReturn(aging=0), 2), 600, seed=1)
+        result = simulate(Star([short, longer, longer], cost, LongestReturn(aging=0), 2), 600, seed=1)
         first = result.targets[0]
         share = 1 if depth == 15 else 2  # of a batch's time, each has its part
         assert first.draft_s / (first.rounds_per_s * result.seconds) == pytest.approx(together_s / share, rel=0.05)

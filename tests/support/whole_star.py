@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.bench.device_times import DraftTimes
-from starsd_edge.planning.orders import FIFO
 from starsd_edge.protocol.hub_side import QueueDraft
 from starsd_edge.protocol.messages import Report
 from starsd_edge.protocol.target_side import DraftArrived
+from starsd_edge.scheduling.policies import FIFO
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NONE, Round
 from starsd_jetson.drafting import NoDrafts

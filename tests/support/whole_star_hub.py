@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from starsd_edge.bench.device_times import DraftTimes
-from starsd_edge.planning.orders import LATENCY
 from starsd_edge.protocol.counters import walk
 from starsd_edge.protocol.hub_side import OpenSession, QueueDraft
 from starsd_edge.protocol.messages import Draft, Report
+from starsd_edge.scheduling.policies import LATENCY
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import Batch, DraftQueue
