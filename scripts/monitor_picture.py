@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from starsd_edge.telemetry.feed import decode_snapshot
-from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.frame import Sight, frame
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.view import Choice, press
+from starsd_edge.telemetry.monitor.view import ViewState, press
 
 _ROOT = Path(__file__).parents[1]
 _FEED, _PICTURE = _ROOT / "tests" / "monitor" / "feed.jsonl", _ROOT / "docs" / "monitor.svg"
@@ -30,11 +30,11 @@ _WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 def main(feed: Path = _FEED, picture: Path = _PICTURE) -> None:
     """Draw the last moment of a feed in which somebody was connected."""
-    model, board = MonitorModel(), Board()
+    model, board = MonitorModel(), StarBoard()
     for line in feed.read_bytes().splitlines():
         newest = model.take(decode_snapshot(line))
         board = newest if newest.targets else board
-    choice = press(Choice(), "up", board)
+    choice = press(ViewState(), "up", board)
     sight = Sight(_WIDTH, _HEIGHT, UNICODE, "ws://127.0.0.1:8317", "live", is_live=True)
     console = Console(width=_WIDTH, height=_HEIGHT, file=io.StringIO(), record=True, highlight=False)
     console.print(frame(board, choice, sight))

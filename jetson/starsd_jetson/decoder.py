@@ -24,7 +24,7 @@ from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
 from starsd_edge.text.stream import TextStream
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.answers import CANCELLED, Answer, Piece, Request, Span, check_prompt
-from starsd_jetson.drafting import Draft, DraftSource
+from starsd_jetson.drafting import DraftSource, RoundDraft
 from starsd_jetson.kept_sequence import KeptSequence
 
 __all__ = ["Answer", "Piece", "Request", "Span", "decode", "fit"]
@@ -236,7 +236,7 @@ class _Answering:
 
 
 def _figures(
-    draft: Draft, tree: DraftTree, rows: Sequence[int], emitted: int, verify_s: float, round_s: float
+    draft: RoundDraft, tree: DraftTree, rows: Sequence[int], emitted: int, verify_s: float, round_s: float
 ) -> Round:
     accepted = len(rows) - 1
     has_more = (rows[-1] - 1) in tree.children

@@ -18,11 +18,11 @@ from starsd_edge.protocol.codes import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
-from starsd_jetson.payoff import Payoff
+from starsd_jetson.cost_model import DraftCostModel
 
 
 @dataclass(frozen=True)
-class Draft:
+class RoundDraft:
     """A tree under the present root and what it cost.
 
     Attributes:
@@ -68,7 +68,7 @@ class DraftSource(Protocol):
     def ask(self, shape: DraftShape) -> None:
         """A tree of at most this shape is wanted under the last token appended. Returns at once."""
 
-    def take(self) -> Draft:
+    def take(self) -> RoundDraft:
         """The tree asked for, waiting for it as long as that is worth it."""
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
@@ -95,9 +95,9 @@ class NoDrafts:
     def ask(self, shape: DraftShape) -> None:
         """Nothing to prepare."""
 
-    def take(self) -> Draft:
+    def take(self) -> RoundDraft:
         """The empty tree."""
-        return Draft(DraftTree.empty(), NONE)
+        return RoundDraft(DraftTree.empty(), NONE)
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         """Nothing to learn."""
@@ -128,48 +128,48 @@ class NgramDrafts:
     gives what has been worth verifying so far.
 
     Args:
-        measured: see `Payoff`.
+        measured: see `DraftCostModel`.
     """
 
     def __init__(self, measured: VerifyCurves | None = None) -> None:
-        self._payoff = Payoff(measured)
+        self._cost_model = DraftCostModel(measured)
         self._index = NgramIndex()
         self._shape = DraftShape(0, 0)
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Forget the last answer."""
-        self._payoff.begin(len(prompt))
+        self._cost_model.begin(len(prompt))
         self._index = NgramIndex()
         self._index.append(prompt[:1])
 
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Index the tokens; features are of no use here."""
         self._index.append(ids)
-        self._payoff.foresight.append(ids)
+        self._cost_model.estimator.append(ids)
 
     def extend(self) -> None:
         """Nothing to send."""
 
     def ask(self, shape: DraftShape) -> None:
         """Remember the shape; drafting itself takes microseconds."""
-        self._shape = self._payoff.wanted(shape)
+        self._shape = self._cost_model.wanted(shape)
 
-    def take(self) -> Draft:
+    def take(self) -> RoundDraft:
         """The tree of the most recent, longest matches."""
         tree = self._index.draft(self._shape)
         if len(tree) == 0:
-            return Draft(tree, NONE)
-        self._payoff.foresight.expect(tree, self._shape.max_depth)
-        if self._payoff.retimes_plain(tree):
-            return Draft(DraftTree.empty(), NONE, why_off=TIMED)
-        worthy = self._payoff.worth(tree)
+            return RoundDraft(tree, NONE)
+        self._cost_model.estimator.expect(tree, self._shape.max_depth)
+        if self._cost_model.retimes_plain(tree):
+            return RoundDraft(DraftTree.empty(), NONE, why_off=TIMED)
+        worthy = self._cost_model.worth(tree)
         if len(worthy) == 0:
-            return Draft(worthy, NONE, why_off=POOR)
-        return Draft(worthy, NGRAM, expected=self._payoff.tokens(worthy))
+            return RoundDraft(worthy, NONE, why_off=POOR)
+        return RoundDraft(worthy, NGRAM, expected=self._cost_model.tokens(worthy))
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn what rows cost."""
-        self._payoff.times.add(rows, seconds)
+        self._cost_model.times.add(rows, seconds)
 
     def end(self) -> None:
         """Nothing to release."""

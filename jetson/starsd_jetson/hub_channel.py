@@ -128,7 +128,7 @@ class Prober(Protocol):
         """As `TargetProtocol.probe`."""
 
 
-class HubProbe:
+class LinkProbe:
     """The probe in progress, if any. The methods named `on_...` are the link's thread's, called with the lock held.
 
     Args:

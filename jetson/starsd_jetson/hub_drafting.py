@@ -17,8 +17,8 @@ import numpy.typing as npt
 from starsd_edge.protocol.codes import CLAMPED, CLOSED, EMPTY, LATE, LOCAL, SILENT, WEAK
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.tree import DraftShape
-from starsd_jetson.drafting import Draft, DraftSource
-from starsd_jetson.patience import Patience
+from starsd_jetson.drafting import DraftSource, RoundDraft
+from starsd_jetson.wait_policy import WaitPolicy
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class HubDrafts:
         self,
         open_channel: OpenChannel,
         fallback: DraftSource,
-        patience: Patience,
+        wait_policy: WaitPolicy,
         clock: Callable[[], float],
     ) -> None:
         self._open_channel = open_channel
         self._fallback = fallback
-        self._patience = patience
+        self._wait_policy = wait_policy
         self._clock = clock
         self._channel: DraftChannel | None = None
         self.why_off = ""
@@ -92,7 +92,7 @@ class HubDrafts:
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Open a session and forget the last answer."""
-        self._patience.payoff.begin(len(prompt))
+        self._wait_policy.cost_model.begin(len(prompt))
         self._fallback.begin(prompt, sampling_kind)
         self._channel = self._open_channel(prompt, sampling_kind)
         self._ids = list(prompt[:1])
@@ -100,7 +100,7 @@ class HubDrafts:
         self._asked_at = 0.0
         self._asked_base = self._asked_depth = 0
         self._first_epoch: int | None = None
-        self._ready: Draft | None = None
+        self._ready: RoundDraft | None = None
         self._bytes_up = 0
         self._bytes_down = 0
         self._missed = ""
@@ -109,7 +109,7 @@ class HubDrafts:
     def append(self, ids: Sequence[int], features: npt.NDArray[np.float16] | None) -> None:
         """Keep the rows for the next request."""
         self._ids.extend(ids)
-        self._patience.payoff.foresight.append(ids)
+        self._wait_policy.cost_model.estimator.append(ids)
         self._fallback.append(ids, features)
         if self._channel is not None:
             self._channel.append(ids, features)
@@ -121,7 +121,7 @@ class HubDrafts:
 
     def ask(self, shape: DraftShape) -> None:
         """Request a tree under the present root, unless a late one fits it, one is still outstanding, or none pays."""
-        shape = self._shape = self._patience.wanted(shape)
+        shape = self._shape = self._wait_policy.wanted(shape)
         self._missed = ""
         self._ready = self._collect(0.0)
         if self._channel is None or self._ready is not None or shape.max_nodes == 0 or shape.max_depth == 0:
@@ -129,7 +129,7 @@ class HubDrafts:
         self._give_up_if_silent(self._channel)
         if self._channel.pending is not None:
             return
-        if not self._patience.asks(shape):
+        if not self._wait_policy.asks(shape):
             return
         asked = self._channel.request(shape)
         if asked is None:
@@ -142,14 +142,14 @@ class HubDrafts:
                 self._first_epoch = asked.epoch
             self._bytes_up += asked.frame_bytes
 
-    def take(self) -> Draft:
+    def take(self) -> RoundDraft:
         """The hub's tree if one is there or worth the wait, else the fallback's."""
         began = self._clock()
         self._fallback.ask(self._shape)
         own = self._fallback.take()
         draft = self._ready or self._await(own)
         waited = self._clock() - began
-        if draft is not None and self._patience.prefers(own, draft):
+        if draft is not None and self._wait_policy.prefers(own, draft):
             draft, self._missed = None, LOCAL
         self.why_off = "" if draft is not None else self._why_off()
         draft = draft or own
@@ -161,7 +161,7 @@ class HubDrafts:
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn what rows cost."""
-        self._patience.payoff.times.add(rows, seconds)
+        self._wait_policy.cost_model.times.add(rows, seconds)
         self._fallback.verified(rows, tokens, seconds)
 
     def end(self) -> None:
@@ -171,18 +171,18 @@ class HubDrafts:
             self._channel.close()
             self._channel = None
 
-    def _await(self, own: Draft) -> Draft | None:
+    def _await(self, own: RoundDraft) -> RoundDraft | None:
         """Wait for the outstanding tree, as long as that is better than to go on with the target's own draft."""
         draft = self._collect(0.0)
         if draft is not None or self._channel is None or self._channel.pending is None:
             return draft
         now, walked = self._clock(), len(self._ids) - 1 - self._asked_base
-        deadline = now + self._patience.wait_s(self._shape, now - self._asked_at, walked, own)
+        deadline = now + self._wait_policy.wait_s(self._shape, now - self._asked_at, walked, own)
         while draft is None and self._channel.pending is not None and self._clock() < deadline:
             draft = self._collect(deadline - self._clock())
         return draft
 
-    def _collect(self, timeout_s: float) -> Draft | None:
+    def _collect(self, timeout_s: float) -> RoundDraft | None:
         """What is left, under the present root, of the next draft to arrive; None when that is nothing."""
         arrived = self._channel.wait(timeout_s) if self._channel is not None else None
         if arrived is None:
@@ -190,22 +190,22 @@ class HubDrafts:
         self._bytes_down += arrived.frame_bytes
         self._clamped_rows = arrived.clamped_rows
         if arrived.epoch in (1, self._first_epoch):  # the first of a session, or of an answer
-            self._patience.prefilled()
+            self._wait_policy.prefilled()
         else:
             hub_us = arrived.queue_us + arrived.service_us
-            self._patience.answered(arrived.round_trip_us / 1e6, arrived.queue_us / hub_us if hub_us else 0.0)
+            self._wait_policy.answered(arrived.round_trip_us / 1e6, arrived.queue_us / hub_us if hub_us else 0.0)
         walked = len(self._ids) - 1 - arrived.base_len
         if walked < 0 or arrived.base_len < 0:
             return None
         emitted = self._ids[arrived.base_len + 1 :]
-        self._patience.payoff.foresight.expect(arrived.tree, self._asked_depth, emitted)
+        self._wait_policy.cost_model.estimator.expect(arrived.tree, self._asked_depth, emitted)
         if len(arrived.tree) == 0:
             self._missed = EMPTY
             return None
         left = arrived.tree.rebase(emitted)
-        draft = self._patience.judge(left, walked) if len(left) else None
+        draft = self._wait_policy.judge(left, walked) if len(left) else None
         if draft is None or len(draft.tree) == 0:
-            self._missed = draft.why_off if draft is not None else self._patience.why_off or LATE
+            self._missed = draft.why_off if draft is not None else self._wait_policy.why_off or LATE
             return None
         return replace(draft, late=walked > 0, service_s=arrived.service_us / 1e6)
 
@@ -218,14 +218,14 @@ class HubDrafts:
             return self.why_off  # the end of an answer has room for no draft and says nothing about the hub
         if self._missed:
             return self._missed
-        if self._patience.is_unanswered and self._channel is not None and self._channel.pending is not None:
+        if self._wait_policy.is_unanswered and self._channel is not None and self._channel.pending is not None:
             return SILENT
-        if self._patience.why_off:
-            return self._patience.why_off
+        if self._wait_policy.why_off:
+            return self._wait_policy.why_off
         return CLOSED if self._channel is None or self._channel.pending is None else LATE
 
     def _give_up_if_silent(self, channel: DraftChannel) -> None:
         """Ask anew, under a higher epoch, once the outstanding request has been silent for too long."""
-        if channel.pending is not None and self._clock() - self._asked_at > self._patience.silence_s:
-            self._patience.given_up()
+        if channel.pending is not None and self._clock() - self._asked_at > self._wait_policy.silence_s:
+            self._wait_policy.given_up()
             channel.give_up()

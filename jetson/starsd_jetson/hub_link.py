@@ -39,7 +39,7 @@ from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S
 from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt
 from starsd_edge.telemetry.summary import LinkFigures
 from starsd_jetson.hub_address import HubAddress
-from starsd_jetson.hub_channel import HubChannel, HubProbe
+from starsd_jetson.hub_channel import HubChannel, LinkProbe
 from starsd_jetson.hub_endings import Backoff, Ending, HubError, unreachable
 from starsd_jetson.hub_socket import HubSocket
 
@@ -98,7 +98,7 @@ class HubLink:
         self._tcp: TcpRtt | None = None
         self._link_times = RttEstimator()
         self._recent_link_s: deque[float] = deque(maxlen=_RECENT_LINK_TIMES)
-        self._probe = HubProbe(self._protocol, self._changed, self._flush)
+        self._probe = LinkProbe(self._protocol, self._changed, self._flush)
         self._welcome: Welcome | None = None
         self._connections = 0
 

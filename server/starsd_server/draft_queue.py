@@ -17,14 +17,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, Away, Back, DropSession, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.scheduling.policies import Waiting
 from starsd_edge.scheduling.scheduler import Scheduler
 from starsd_edge.telemetry.hub_facts import QueueDepth
 from starsd_server.pending_rows import DRAFTS_PER_FEED, ROWS_PER_TURN, FeedTurns, PendingRows, feature_bytes
 
-QueuedAction = OpenSession | Feed | QueueDraft | Away | Back | DropSession
+QueuedAction = OpenSession | AddRows | QueueDraft | Away | Back | DropSession
 """The actions of the protocol that are work for the drafting thread."""
 
 MAX_BATCH = 16
@@ -48,7 +48,7 @@ class Absorb:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DraftWork:
     """The drafter takes in the last rows (if any) before the root of this request, and drafts under it."""
 
     request: QueueDraft
@@ -67,7 +67,7 @@ class Batch:
     """One pass of a drafter for several sessions, the most urgent first."""
 
     drafter: str
-    answers: tuple[Answer, ...]
+    answers: tuple[DraftWork, ...]
 
 
 Work = Begin | Absorb | Batch | End
@@ -112,7 +112,7 @@ class DraftQueue:
 
     def put(self, action: QueuedAction) -> None:
         """Take in what the protocol wants of the drafting thread."""
-        if isinstance(action, Feed):
+        if isinstance(action, AddRows):
             if len(action.rows.ids):
                 self._put_rows(action)
         elif isinstance(action, QueueDraft):
@@ -155,7 +155,7 @@ class DraftQueue:
         """Memory of the features that wait for the drafter, of all sessions of this key."""
         return self._waiting_bytes[owner]
 
-    def _put_rows(self, feed: Feed) -> None:
+    def _put_rows(self, feed: AddRows) -> None:
         self._rows.setdefault(feed.rows.session, PendingRows(feed.owner)).append(feed.rows)
         self._waiting_bytes[feed.owner] += feature_bytes(feed.rows)
 
@@ -232,16 +232,16 @@ class DraftQueue:
     def _prefill_of(self, session: int) -> int:
         return max(0, self._rows_to_feed(session) - ROWS_OF_A_ROUND)
 
-    def _answer(self, request: QueueDraft) -> Answer:
+    def _answer(self, request: QueueDraft) -> DraftWork:
         to_feed = self._rows_to_feed(request.session)
         del self._requests[request.session]
         if not to_feed:
-            return Answer(request, None)
+            return DraftWork(request, None)
         pending = self._rows[request.session]
         rows = self._next_of(pending, to_feed)
         if not pending.count:
             del self._rows[request.session]
-        return Answer(request, rows)
+        return DraftWork(request, rows)
 
 
 @dataclass(frozen=True)

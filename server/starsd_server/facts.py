@@ -12,9 +12,9 @@ from starsd_edge.protocol.hub_side import HubConnection
 from starsd_edge.telemetry.durations import TrackedDuration
 from starsd_edge.telemetry.feed import MAX_EVENTS, Event
 from starsd_edge.telemetry.hub_facts import (
-    DraftTimes,
     Judgement,
     LatencyFacts,
+    RecentDrafts,
     ShapeFacts,
     TargetFacts,
     TargetReport,
@@ -41,9 +41,9 @@ class RecentTimes:
         self._queue_us.append(queue_us)
         self._service_us.append(service_us)
 
-    def summary(self) -> DraftTimes:
+    def summary(self) -> RecentDrafts:
         """Their percentiles."""
-        return DraftTimes(len(self._queue_us), *percentiles_ms(self._queue_us), *percentiles_ms(self._service_us))
+        return RecentDrafts(len(self._queue_us), *percentiles_ms(self._queue_us), *percentiles_ms(self._service_us))
 
 
 def percentiles_ms(durations_us: Iterable[int]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 Cheap checks come first (`gate`) and everything before the WebSocket stands is answered in HTTP: 403 for a browser, 401
 for a wrong token, 503 when the house is full (a client takes that as "try later"). Behind the door the reader of each
-connection only hands frames to the `Reception`; nothing here computes.
+connection only hands frames to the `ConnectionHandler`; nothing here computes.
 
 Targets that are sent on come in at ports of their own (`dedicated_ports`), by the same checks and with the ticket for
 that port; 410 sends back to the main port whoever has none that is good. There is nothing else at such a port.
@@ -58,7 +58,7 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-class Reception(Protocol):
+class ConnectionHandler(Protocol):
     """What stands behind the door. Called on the event loop; nothing here may block."""
 
     def connected(self, peer: Peer) -> None:
@@ -84,7 +84,7 @@ class FrontDoor:
     """Lets targets in, one task per connection that reads and one that writes."""
 
     def __init__(
-        self, settings: DoorSettings, heartbeat_s: float, reception: Reception, clock: Callable[[], float]
+        self, settings: DoorSettings, heartbeat_s: float, reception: ConnectionHandler, clock: Callable[[], float]
     ) -> None:
         """Args:
         heartbeat_s: between WebSocket pings; a peer that nothing comes from within two of them is gone.

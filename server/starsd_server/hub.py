@@ -48,12 +48,12 @@ from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, j
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.handover import Handover
-from starsd_server.measurements import DraftBooks, Latencies
+from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
-from starsd_server.shapes import ShapeDesk, share
-from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
+from starsd_server.shapes import ShapeControllers, share
+from starsd_server.worker import Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +83,16 @@ class Hub:
         self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
         self._own_ports = len(settings.door.own_ports or ())
         self._drafting = settings.drafting
-        self._books = DraftBooks([drafter.kind for drafter in self._drafters], settings.drafting.max_batch)
+        self._pass_record = PassRecord([drafter.kind for drafter in self._drafters], settings.drafting.max_batch)
         self._latencies = Latencies()
         scheduler = Scheduler(
             POLICIES[settings.drafting.policy](),
             {key.owner: key.terms for key in settings.door.all_keys},
-            predict=self._books.predict,
+            predict=self._pass_record.predict,
             expect=self._latencies.expected_return_s,
         )
         self._queue = WorkQueue(DraftQueue(scheduler, settings.drafting.max_batch), clock)
-        self._shapes = ShapeDesk(clock, settings.drafting.shape)
+        self._shapes = ShapeControllers(clock, settings.drafting.shape)
         self._protocol = HubProtocol(
             self._hub_id,
             registry.offer,
@@ -102,9 +102,9 @@ class Hub:
             self._queue.waiting_bytes,
             self._shapes,
         )
-        self._desk = DraftingDesk(self._drafters, clock)
+        self._drafter_pool = DrafterPool(self._drafters, clock)
         self._handover = Handover(self._deliver, self._died)
-        self._worker = DraftWorker(self._desk, self._queue, self._handover.put, self._died, clock)
+        self._worker = DraftWorker(self._drafter_pool, self._queue, self._handover.put, self._died, clock)
         self._connections: dict[Peer, HubConnection] = {}
         self._peers: dict[HubConnection, Peer] = {}
         self._times = RecentTimes()
@@ -140,16 +140,16 @@ class Hub:
             log.warning("the draft in progress did not end within %g s", _LAST_DRAFT_S)
         self._handover.stop()
 
-    # Reception: what the front door calls.
+    # ConnectionHandler: what the front door calls.
 
     def connected(self, peer: Peer) -> None:
-        """See `Reception`."""
+        """See `ConnectionHandler`."""
         connection = self._protocol.connect(peer.owner, peer.at_own_port)
         self._connections[peer] = connection
         self._peers[connection] = peer
 
     def received(self, peer: Peer, frame: bytes) -> None:
-        """See `Reception`."""
+        """See `ConnectionHandler`."""
         connection = self._connections[peer]
         is_first, resumed, refused = connection.terms is None, connection.resumed, connection.refused
         report = connection.report
@@ -173,7 +173,7 @@ class Hub:
         self._events.add(JOINED, name, terms.drafter)
 
     def disconnected(self, peer: Peer) -> None:
-        """See `Reception`."""
+        """See `ConnectionHandler`."""
         name = self._name_of(self._connections[peer])
         connection = self._connections.pop(peer)
         del self._peers[connection]
@@ -183,11 +183,11 @@ class Hub:
             self._events.add(LEFT, name)
 
     async def watched(self, connection: LiveConnection) -> None:
-        """See `Reception`."""
+        """See `ConnectionHandler`."""
         await self._feed.serve(connection)
 
     def public_page(self, path: str) -> Page | None:
-        """See `Reception`."""
+        """See `ConnectionHandler`."""
         if path == "/healthz":
             return _health(self._worker.is_alive, "ok", "the drafting thread has ended")
         if path == "/readyz":
@@ -195,7 +195,7 @@ class Hub:
         return None
 
     def private_page(self, path: str) -> Page | None:
-        """See `Reception`."""
+        """See `ConnectionHandler`."""
         if path == "/status":
             facts = msgspec.json.format(msgspec.json.encode(self.facts()), indent=2)
             return Page(HTTPStatus.OK, facts.decode(), "application/json")
@@ -261,12 +261,12 @@ class Hub:
 
     def _take_in(self, done: Done) -> None:
         if isinstance(done.work, Absorb | Batch):
-            self._books.note_unused(done, lambda session: self._protocol.connection_of(session) is not None)
+            self._pass_record.note_unused(done, lambda session: self._protocol.connection_of(session) is not None)
         for outcome in done.outcomes:
             self._pass_on(outcome)
         if isinstance(done.work, Absorb | Batch):
             self._queue.spent(done.work, done.service_s)
-            self._books.take_in(done)
+            self._pass_record.take_in(done)
 
     def _pass_on(self, outcome: Outcome) -> None:
         if isinstance(outcome, Warm):
@@ -292,7 +292,7 @@ class Hub:
             self._note_failure(outcome)
             self._carry_out(self._protocol.failed(outcome.session, outcome.epoch, outcome.message))
 
-    def _note_failure(self, failure: Failed) -> None:
+    def _note_failure(self, failure: DraftFailed) -> None:
         connection = self._protocol.connection_of(failure.session)
         self._events.add(FAILED, "" if connection is None else self._name_of(connection), failure.message)
 
@@ -322,7 +322,7 @@ class Hub:
     async def _choose_shapes(self) -> None:
         wishes = self._shapes.wishes()
         if wishes:
-            costs = self._books.known_costs()
+            costs = self._pass_record.known_costs()
             self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
 
     def _note_turned_away(self) -> None:
@@ -338,7 +338,7 @@ class Hub:
     def is_ready(self) -> bool:
         """Whether every drafter is warm and works."""
         return self._worker.is_alive and all(
-            health.warm and not health.failing for health in self._desk.health.values()
+            health.warm and not health.failing for health in self._drafter_pool.health.values()
         )
 
     def facts(self) -> HubFacts:
@@ -383,8 +383,8 @@ class Hub:
             own_ports_taken=self._door.own_ports_taken,
             policy=self._drafting.policy,
             policy_in_use=self._queue.policy,
-            batches=self._books.batches(),
-            unused_s=self._books.unused_s,
+            batches=self._pass_record.batches(),
+            unused_s=self._pass_record.unused_s,
         )
 
     def _shown_names(self) -> dict[HubConnection, str]:
@@ -400,12 +400,12 @@ class Hub:
     def _drafter_facts(self) -> list[DrafterFacts]:
         facts = []
         for drafter in self._drafters:
-            health = self._desk.health[drafter.kind]
+            health = self._drafter_pool.health[drafter.kind]
             facts.append(
                 DrafterFacts(
                     fingerprint=drafter.fingerprint,
                     failing=health.failing,
-                    service=self._books.service(drafter.kind),
+                    service=self._pass_record.service(drafter.kind),
                     **asdict(health),
                 )
             )

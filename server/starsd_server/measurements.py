@@ -16,7 +16,7 @@ KNOWN_AFTER = 8
 """Passes after which a drafter's cost is more than a guess."""
 
 
-class DraftBooks:
+class PassRecord:
     """Attributes:
     models: S(b, shape) as measured, by drafter.
     unused_s: time in drafters for sessions whose target had left by the end of it.

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import Choice, Wish, share_hub
+from starsd_edge.planning.draft_shape import ShapeChoice, Wish, share_hub
 from starsd_edge.planning.shape_controller import ShapeController
 from starsd_edge.protocol.codes import FIXED
-from starsd_edge.protocol.counters import Step
+from starsd_edge.protocol.counters import PathStep
 from starsd_edge.protocol.hub_side import HubConnection
 from starsd_edge.protocol.messages import Report
 from starsd_edge.speculation.tree import DraftShape
@@ -69,7 +69,7 @@ class _Session:
 
 
 @dataclass
-class ShapeDesk:
+class ShapeControllers:
     """The controllers of all sessions; a `ShapeChooser`. All methods belong to the event loop.
 
     Attributes:
@@ -83,7 +83,7 @@ class ShapeDesk:
     _last: WeakKeyDictionary[HubConnection, ShapeController] = field(default_factory=WeakKeyDictionary)
     """Of each target, the controller that asked last: the next session goes on from there."""
 
-    def judged(self, session: int, steps: Sequence[Step]) -> None:
+    def judged(self, session: int, steps: Sequence[PathStep]) -> None:
         """See `ShapeChooser`."""
         known = self._sessions.get(session)
         if known is not None:
@@ -145,7 +145,7 @@ class ShapeDesk:
                 found.append(WishOf(session, terms.drafter, wish))
         return found
 
-    def take(self, choices: Mapping[int, Choice]) -> None:
+    def take(self, choices: Mapping[int, ShapeChoice]) -> None:
         """What came of the wishes, by session."""
         for session, choice in choices.items():
             known = self._sessions.get(session)
@@ -171,13 +171,13 @@ class ShapeDesk:
         )
 
 
-def share(wishes: Sequence[WishOf], costs: Mapping[str, ServiceCost], max_batch: int) -> dict[int, Choice]:
+def share(wishes: Sequence[WishOf], costs: Mapping[str, ServiceCost], max_batch: int) -> dict[int, ShapeChoice]:
     """What each session gets of its drafter. Pure, so it may run on any thread.
 
     Drafters take turns on one thread, so those that are weighed together are all that want the same one; where several
     are busy each believes itself alone, and the queue tells by longer returns.
     """
-    choices: dict[int, Choice] = {}
+    choices: dict[int, ShapeChoice] = {}
     for drafter, cost in costs.items():
         of_it = [each for each in wishes if each.drafter == drafter]
         if of_it:

@@ -52,7 +52,7 @@ class Drafted:
 
 
 @dataclass(frozen=True)
-class Failed:
+class DraftFailed:
     """The drafter gave this session up; epoch 0 when nothing had been asked."""
 
     session: int
@@ -60,7 +60,7 @@ class Failed:
     message: str
 
 
-Outcome = Warm | Drafted | Failed
+Outcome = Warm | Drafted | DraftFailed
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Done:
     @property
     def is_clean(self) -> bool:
         """Whether it shows what such work costs: nothing failed."""
-        return not any(isinstance(outcome, Failed) for outcome in self.outcomes)
+        return not any(isinstance(outcome, DraftFailed) for outcome in self.outcomes)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class DrafterHealth:
         return self.failures_in_a_row >= FAILING_AFTER
 
 
-class DraftingDesk:
+class DrafterPool:
     """What the drafting thread does, one piece of work at a time; no threads, no waiting."""
 
     def __init__(self, drafters: Sequence[Drafter], clock: Callable[[], float]) -> None:
@@ -168,7 +168,7 @@ class DraftingDesk:
                 self._end(drafter, work.session)
         except Exception as error:  # whatever a drafter raises ends one session and no more
             session = _whose(work)
-            return [Failed(session, 0, self._give_up(session, drafter, error))]
+            return [DraftFailed(session, 0, self._give_up(session, drafter, error))]
         return []
 
     def _draft(self, drafter: Drafter, batch: Batch, began: float) -> list[Outcome]:
@@ -184,7 +184,7 @@ class DraftingDesk:
         ]
         failed += [(request, outcome) for request, outcome in drafted if isinstance(outcome, Exception)]
         outcomes: list[Outcome] = [
-            Failed(request.session, request.epoch, self._give_up(request.session, drafter, error))
+            DraftFailed(request.session, request.epoch, self._give_up(request.session, drafter, error))
             for request, error in failed
         ]
         service_us = _microseconds(self._clock() - began)
@@ -295,11 +295,11 @@ class DraftingDesk:
 
 
 class DraftWorker:
-    """The thread around a `DraftingDesk`."""
+    """The thread around a `DrafterPool`."""
 
     def __init__(
         self,
-        desk: DraftingDesk,
+        desk: DrafterPool,
         queue: WorkQueue,
         deliver: Callable[[Done], None],
         died: Callable[[], None],
@@ -310,7 +310,7 @@ class DraftWorker:
         died: called on the drafting thread when it ends without having been asked to.
         clock: monotonic seconds.
         """
-        self._desk = desk
+        self._drafter_pool = desk
         self._queue = queue
         self._deliver = deliver
         self._died = died
@@ -353,8 +353,8 @@ class DraftWorker:
     def _warm_up(self) -> None:
         now = self._clock()
         self._meter.begin_work(now, now)
-        for kind in self._desk.health:
-            outcome = self._desk.warm_up(kind)
+        for kind in self._drafter_pool.health:
+            outcome = self._drafter_pool.warm_up(kind)
             if outcome is not None:
                 self._deliver(Done((outcome,)))
         self._meter.end_work(self._clock())
@@ -369,7 +369,7 @@ class DraftWorker:
             if self._next is None:
                 return False
             self._meter.begin_work(self._next.work_since, self._clock())
-        done = self._desk.do(self._next.work)
+        done = self._drafter_pool.do(self._next.work)
         ended = self._clock()
         self._next = self._queue.take_if_any()
         self._deliver(done)

@@ -20,7 +20,7 @@ LLAMA_CPP = "llama_cpp"
 
 
 @dataclass(frozen=True)
-class Measured:
+class DecodeTimes:
     """What `bench decode` measured.
 
     Attributes:
@@ -36,7 +36,7 @@ class Measured:
     links: Mapping[str, LinkFigures] = field(default_factory=dict)
 
 
-def decode_figures(measured: Measured, label: str) -> list[Figure]:
+def decode_figures(measured: DecodeTimes, label: str) -> list[Figure]:
     """Every figure, the ratios among modes included: medians over the runs, a ratio being taken run by run."""
     return [
         *_speeds(measured, label),
@@ -52,7 +52,7 @@ def decode_figures(measured: Measured, label: str) -> list[Figure]:
     ]
 
 
-def _speeds(measured: Measured, label: str) -> Iterator[Figure]:
+def _speeds(measured: DecodeTimes, label: str) -> Iterator[Figure]:
     for mode, runs in measured.runs.items():
         yield Figure.median(f"{mode}_tokens_per_s", [run.tokens_per_s for run in runs], "tokens/s", label)
         yield Figure.median(f"{mode}_ttft_ms", [1e3 * run.first_s for run in runs], "ms", label)

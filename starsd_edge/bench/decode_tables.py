@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from starsd_edge.bench.decode_figures import PLAIN, figure_prefix
-from starsd_edge.bench.figures import Figure, Report
+from starsd_edge.bench.figures import BenchReport, Figure
 
 WIDTH = 80
 _DRAFT_ROWS = (
@@ -31,7 +31,7 @@ _DRAFT_ROWS = (
 """Names of figures and the digits after their point."""
 
 
-def decode_tables(report: Report, titles: Mapping[str, str], committed: int) -> Iterator[RenderableType]:
+def decode_tables(report: BenchReport, titles: Mapping[str, str], committed: int) -> Iterator[RenderableType]:
     """Speeds of all modes, the verify curve, what drafting did.
 
     Args:
@@ -45,7 +45,7 @@ def decode_tables(report: Report, titles: Mapping[str, str], committed: int) -> 
         yield _drafts(report, titles, drafting)
 
 
-def _speeds(report: Report, titles: Mapping[str, str]) -> RenderableType:
+def _speeds(report: BenchReport, titles: Mapping[str, str]) -> RenderableType:
     first = report[f"{PLAIN}_tokens_per_s"]
     samples = first.spread.samples if first.spread else 1
     title = f"{first.label}: decoding, median of {samples} {'run' if samples == 1 else 'runs'} (least to greatest)"
@@ -63,7 +63,7 @@ def _speeds(report: Report, titles: Mapping[str, str]) -> RenderableType:
     return _below(title, table)
 
 
-def _verify_curve(report: Report, committed: int) -> RenderableType:
+def _verify_curve(report: BenchReport, committed: int) -> RenderableType:
     curve = [figure for figure in report.figures if figure.name.startswith("verify_ms_")]
     samples = curve[0].spread.samples if curve[0].spread else 1
     title = f"{curve[0].label}: verify pass over T rows on {committed} committed tokens, median of {samples} passes"
@@ -75,7 +75,7 @@ def _verify_curve(report: Report, committed: int) -> RenderableType:
     return _below(title, table)
 
 
-def _drafts(report: Report, titles: Mapping[str, str], modes: list[str]) -> RenderableType:
+def _drafts(report: BenchReport, titles: Mapping[str, str], modes: list[str]) -> RenderableType:
     title = f"{report[f'{PLAIN}_tokens_per_s'].label}: what drafting did, over all rounds"
     table = _table("", *(titles[mode] for mode in modes))
     for name, digits in _DRAFT_ROWS:
@@ -89,7 +89,7 @@ def _drafts(report: Report, titles: Mapping[str, str], modes: list[str]) -> Rend
     return _below(title, table)
 
 
-def _survival(report: Report, mode: str) -> list[Figure]:
+def _survival(report: BenchReport, mode: str) -> list[Figure]:
     return [figure for figure in report.figures if figure.name.startswith(f"{figure_prefix(mode)}survival_level_")]
 
 

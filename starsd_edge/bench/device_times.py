@@ -12,7 +12,7 @@ from starsd_edge.errors import UsageError
 
 
 @dataclass(frozen=True)
-class PassTimes:
+class ModelPassTimes:
     """What one pass takes, by its size: base (1 + growth (T - 1)), more or less by a share drawn anew each time.
 
     Attributes:
@@ -42,7 +42,7 @@ class PassTimes:
 
 
 @dataclass(frozen=True)
-class DraftTimes:
+class ModelDraftTimes:
     """What one pass of a modelled drafter takes at least: one_s (1 + growth (b - 1)) for b drafts of the usual depth.
 
     A drafter of one layer is bound by its launches: a further draft in the same pass costs little, a further level

@@ -69,7 +69,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """What one run of a bench gave.
 
     Attributes:
@@ -141,7 +141,7 @@ def check_report_path(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: give --json another place")
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: BenchReport) -> None:
     """Write it whole or not at all."""
     write_whole(path, report.to_json())
 

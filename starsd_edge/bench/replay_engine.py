@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.bench.device_times import Pacer, PassTimes
+from starsd_edge.bench.device_times import ModelPassTimes, Pacer
 from starsd_edge.bench.trace import Trace, TraceSource
 from starsd_edge.errors import EngineError
 from starsd_edge.runtime.engine import (
@@ -44,7 +44,7 @@ class ReplayDevice:
         uniform: a random number in [0, 1) for each pass.
     """
 
-    passes: PassTimes
+    passes: ModelPassTimes
     pacer: Pacer
     uniform: Callable[[], float]
 

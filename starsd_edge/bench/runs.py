@@ -76,7 +76,7 @@ def run_by_turns(
 
 
 @dataclass(frozen=True)
-class Difference:
+class Divergence:
     """Where an answer first leaves another one; what follows has another prefix and says nothing.
 
     Attributes:
@@ -90,7 +90,7 @@ class Difference:
     position: int
 
 
-def differences(runs: Runs, reference: str, modes: Sequence[str], prompts: int) -> list[Difference]:
+def differences(runs: Runs, reference: str, modes: Sequence[str], prompts: int) -> list[Divergence]:
     """The first difference of every run of these modes from the reference's first answer to the same prompt."""
     found = []
     for mode in modes:
@@ -98,7 +98,7 @@ def differences(runs: Runs, reference: str, modes: Sequence[str], prompts: int) 
             prompt = number % prompts
             position = _leaves(run, runs[reference][prompt])
             if position is not None:
-                found.append(Difference(mode, prompt, position))
+                found.append(Divergence(mode, prompt, position))
     return found
 
 

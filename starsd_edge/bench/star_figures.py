@@ -23,9 +23,9 @@ from starsd_edge.bench.star_plan import (
     SCALE,
     WRONG,
 )
-from starsd_edge.bench.star_runs import Measured, Point, least_own_rate
+from starsd_edge.bench.star_runs import MeasuredPoint, Point, least_own_rate
 from starsd_edge.planning.law import tokens_per_s, utilisation
-from starsd_edge.planning.simulator import SimulatedTarget, Star, jain, simulate
+from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, jain, simulate
 from starsd_edge.planning.times import SampledService, SampledTimes
 
 _ROUNDS_PER_TARGET = 200
@@ -44,7 +44,7 @@ class Expected:
     utilisation: float
 
 
-def is_serial(measured: Measured) -> bool:
+def is_serial(measured: MeasuredPoint) -> bool:
     """Whether theory speaks of such a point: one draft at a time, and all of them waited for."""
     point = measured.point
     return (
@@ -55,12 +55,12 @@ def is_serial(measured: Measured) -> bool:
     )
 
 
-def has_law(measured: Measured) -> bool:
+def has_law(measured: MeasuredPoint) -> bool:
     """Whether the closed form does: its targets are all equal."""
     return is_serial(measured) and len(set(measured.point.links)) == 1
 
 
-def law_of(measured: Measured) -> Expected:
+def law_of(measured: MeasuredPoint) -> Expected:
     """The closed form, for a point that has one: X = N E / max(S + Z, N S), U = min(1, N S / (S + Z))."""
     count, tokens = len(measured.targets), measured.tokens_per_draft
     draft_s, return_s = measured.mean_service_s, measured.mean_return_s
@@ -68,7 +68,7 @@ def law_of(measured: Measured) -> Expected:
     return Expected(system, utilisation(count, draft_s, return_s))
 
 
-def simulated(measured: Measured, seed: int) -> Expected:
+def simulated(measured: MeasuredPoint, seed: int) -> Expected:
     """The same star in the simulator, for a serial point: each target with the Z that was measured of it, the hub with
     the S of all.
 
@@ -78,7 +78,7 @@ def simulated(measured: Measured, seed: int) -> Expected:
     hub = measured.point.hub
     assert hub is not None  # noqa: S101 (a serial point has one)
     targets = [SimulatedTarget(SampledTimes(target.returns_s), target.tokens_per_draft) for target in measured.targets]
-    star = Star(targets, SampledService({1: measured.services_s}), hub.policy)
+    star = SimulatedStar(targets, SampledService({1: measured.services_s}), hub.policy)
     found = simulate(star, _ROUNDS_PER_TARGET * len(targets), seed)
     return Expected(found.tokens_per_s, found.utilisation)
 
@@ -96,14 +96,14 @@ class StarResults:
         simulated: what the simulator says of those that it was asked about.
     """
 
-    runs: Sequence[Measured]
+    runs: Sequence[MeasuredPoint]
     simulated: Mapping[Point, Expected] = field(default_factory=dict)
 
-    def of(self, sweep: str, system: str | None = None) -> list[Measured]:
+    def of(self, sweep: str, system: str | None = None) -> list[MeasuredPoint]:
         """Those of one sweep (and system), in the order in which they were run."""
         return [run for run in self.runs if run.point.sweep == sweep and system in (None, run.point.system)]
 
-    def baseline(self, system: str) -> Measured | None:
+    def baseline(self, system: str) -> MeasuredPoint | None:
         """The baseline of this name."""
         return next(iter(self.of(BASELINES, system)), None)
 
@@ -156,7 +156,7 @@ def _theory(results: StarResults) -> _Named:
     yield from _errors("simulator", runs, lambda run: results.simulated[run.point])
 
 
-def _errors(name: str, runs: Sequence[Measured], predict: Callable[[Measured], Expected]) -> _Named:
+def _errors(name: str, runs: Sequence[MeasuredPoint], predict: Callable[[MeasuredPoint], Expected]) -> _Named:
     """How far predictions are off: throughput as a share, utilisation in points."""
     if not runs:
         return

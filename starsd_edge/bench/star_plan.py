@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from starsd_edge.bench.device_times import DraftTimes, LinkTimes
+from starsd_edge.bench.device_times import LinkTimes, ModelDraftTimes
 from starsd_edge.bench.star_runs import WAIT_ALWAYS_S, HubPlan, Point
 from starsd_edge.planning.law import targets_without_idling
 from starsd_edge.scheduling.policies import FIFO
@@ -98,12 +98,12 @@ class StarSettings:
 
     def chains(self, policy: str) -> HubPlan:
         """A hub of which theory speaks: chains of one length, one at a time, S near a published one."""
-        return HubPlan(policy, 1, LAW_SHAPE, DraftTimes(self.draft_s))
+        return HubPlan(policy, 1, LAW_SHAPE, ModelDraftTimes(self.draft_s))
 
     @property
-    def device(self) -> DraftTimes:
+    def device(self) -> ModelDraftTimes:
         """The hub's modelled accelerator."""
-        return DraftTimes(self.draft_s, self.draft_growth, PUBLISHED_DEPTH)
+        return ModelDraftTimes(self.draft_s, self.draft_growth, PUBLISHED_DEPTH)
 
     @property
     def published_hub(self) -> HubPlan:
@@ -145,7 +145,7 @@ def _head(settings: StarSettings) -> Iterator[Point]:
     return _both(HEAD, settings, sorted({min(settings.targets), max(settings.targets)}), None)
 
 
-def _both(sweep: str, settings: StarSettings, counts: Sequence[int], times: DraftTimes | None) -> Iterator[Point]:
+def _both(sweep: str, settings: StarSettings, counts: Sequence[int], times: ModelDraftTimes | None) -> Iterator[Point]:
     """Ours and the published design, on the same hub."""
     for targets in counts:
         links = (settings.link,) * targets
@@ -185,7 +185,7 @@ def _shape(settings: StarSettings) -> Iterator[Point]:
 
 def _crowd(settings: StarSettings) -> Iterator[Point]:
     links = (settings.link,) * max(1, settings.sessions // settings.per_target)
-    hub = replace(settings.usual_hub, shape=LAW_SHAPE, times=DraftTimes(_CROWD_DRAFT_S))
+    hub = replace(settings.usual_hub, shape=LAW_SHAPE, times=ModelDraftTimes(_CROWD_DRAFT_S))
     yield Point(CROWD, OURS, hub, links, LAW_SHAPE, WAIT_ALWAYS_S, settings.per_target)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from starsd_edge.bench.figures import TIMING_BACKEND, percentile
 from starsd_edge.bench.star_figures import StarResults, has_law, law_of
 from starsd_edge.bench.star_plan import COLOCATED, LAW, OURS, PLAIN, POLICY, PUBLISHED, RTT, SCALE
-from starsd_edge.bench.star_runs import Measured
+from starsd_edge.bench.star_runs import MeasuredPoint
 from starsd_edge.bundles.cache import fonts_dir
 
 _SIZE = (7.0, 4.4)
@@ -155,7 +155,7 @@ def _fairness(axes: Any, results: StarResults) -> bool:
     return bool(runs)
 
 
-def _over_targets(axes: Any, results: StarResults, sweep: str, value: Callable[[Measured], float]) -> bool:
+def _over_targets(axes: Any, results: StarResults, sweep: str, value: Callable[[MeasuredPoint], float]) -> bool:
     systems: Sequence[str] = (OURS, PUBLISHED)
     drawn = False
     for system in systems:

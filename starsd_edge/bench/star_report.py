@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from starsd_edge.bench.figures import TIMING_BACKEND, Figure, Report, percentile
+from starsd_edge.bench.figures import TIMING_BACKEND, BenchReport, Figure, percentile
 from starsd_edge.bench.star_figures import StarResults, has_law, law_of
 from starsd_edge.bench.star_plan import HEAD, PUBLISHED_DEPTH, SWEEPS
-from starsd_edge.bench.star_runs import Measured, Point, written_shape
+from starsd_edge.bench.star_runs import MeasuredPoint, Point, written_shape
 
 _COLUMNS = (
     "system", "N", "RTT ms", "policy", "batch", "draft", "tokens/s", "accepted/s", "per target", "tokens/round",
@@ -23,7 +23,7 @@ _LEGEND = (
 )
 
 
-def star_markdown(report: Report, results: StarResults, notes: Sequence[str]) -> str:
+def star_markdown(report: BenchReport, results: StarResults, notes: Sequence[str]) -> str:
     """The whole report."""
     return "\n".join([*_head(report), *_figures(report.figures), *_sweeps(results), *_notes(notes), ""])
 
@@ -33,7 +33,7 @@ def point_rows(results: StarResults) -> list[Mapping[str, object]]:
     return [_data(run, results) for run in results.runs]
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: BenchReport) -> Iterator[str]:
     machine, settings = report.machine, report.settings
     yield f"# A star on the {TIMING_BACKEND}"
     yield ""
@@ -89,7 +89,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     yield ""
 
 
-def _row(run: Measured, results: StarResults) -> list[str]:
+def _row(run: MeasuredPoint, results: StarResults) -> list[str]:
     data = _data(run, results)
     return [_shown(data[column]) for column in _COLUMNS]
 
@@ -106,7 +106,7 @@ def _draft(point: Point) -> str | None:
     return written_shape(point.hub.shape) if point.hub.shape else f"auto, at most {written_shape(point.shape)}"
 
 
-def _data(run: Measured, results: StarResults) -> dict[str, object]:
+def _data(run: MeasuredPoint, results: StarResults) -> dict[str, object]:
     point, stats, hub = run.point, run.stats, run.hub
     links_ms = sorted({1e3 * link.rtt_s for link in point.links})
     accepted = stats.accepted / stats.emitted if stats.emitted else 0.0

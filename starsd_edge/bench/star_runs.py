@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from starsd_edge.bench.device_times import DraftTimes, LinkTimes
+from starsd_edge.bench.device_times import LinkTimes, ModelDraftTimes
 from starsd_edge.scheduling.policies import FIFO
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.hub_facts import HubFacts
@@ -37,7 +37,7 @@ class HubPlan:
     policy: str = FIFO
     max_batch: int = 1
     shape: DraftShape | None = None
-    times: DraftTimes | None = None
+    times: ModelDraftTimes | None = None
     wrong: bool = False
 
 
@@ -164,7 +164,7 @@ class HubProcess:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPoint:
     """What came of a point.
 
     Attributes:
@@ -263,7 +263,7 @@ def seen_between(log: TargetLog, began: float, ended: float) -> TargetSeen:
     )
 
 
-def least_own_rate(measured: Measured, periods_s: Sequence[float]) -> float:
+def least_own_rate(measured: MeasuredPoint, periods_s: Sequence[float]) -> float:
     """The smallest share that a target has of the rate it would have with the hub for itself.
 
     Args:

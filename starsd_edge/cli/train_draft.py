@@ -20,7 +20,7 @@ from starsd_edge.cli.options import MAX_THREADS, add_command
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from starsd_export.training.loop import Report
+    from starsd_export.training.loop import Evaluation
     from starsd_export.training.pipeline import HeadPlan, Watcher
 
 
@@ -184,7 +184,7 @@ class _Bars:
         if self._task is not None:
             self._progress.update(self._task, completed=count)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Evaluation) -> None:
         self._progress.console.print(_line(report), highlight=False)
 
 
@@ -203,11 +203,11 @@ class _Lines:
             self._said_at = now
             _say(f"{self._name}: {count:,} of {self._total:,}")
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Evaluation) -> None:
         _say(_line(report))
 
 
-def _line(report: Report) -> str:
+def _line(report: Evaluation) -> str:
     levels = " ".join(f"{share:.2f}" for share in report.survival)
     return (
         f"update {report.update}: loss {report.loss:.3f}, held out: tokens_per_round {report.tokens_per_round:.2f}, "

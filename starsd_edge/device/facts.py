@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from starsd_edge.device.board import Board, read_board
 from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.device.gpus import Gpus, read_gpus
-from starsd_edge.device.host import Host, Memory, read_memory
+from starsd_edge.device.host import Host, HostMemory, read_memory
 from starsd_edge.device.jetpack import JetsonSystem, read_jetson_system
 from starsd_edge.device.jtop_facts import read_jtop
 from starsd_edge.device.power import (
@@ -45,7 +45,7 @@ class DeviceFacts:
     governor: str | None = None
     driver: str | None = None
     clocks: Sequence[Clock] = ()
-    memory: Memory | None = None
+    memory: HostMemory | None = None
     zones: Sequence[Zone] = ()
     throttling: Throttling = field(default_factory=Throttling)
     gpus: Gpus = field(default_factory=Gpus)

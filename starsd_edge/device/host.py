@@ -68,7 +68,7 @@ _KIB = 1024
 
 
 @dataclass(frozen=True)
-class Memory:
+class HostMemory:
     """In bytes.
 
     Attributes:
@@ -81,10 +81,10 @@ class Memory:
     swap: int
 
 
-def read_memory(host: Host) -> Memory | None:
+def read_memory(host: Host) -> HostMemory | None:
     """None where the kernel does not tell."""
     text = host.read("proc/meminfo") or ""
     found = {name: _KIB * int(count) for name, count in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
     if "MemTotal" not in found:
         return None
-    return Memory(found["MemTotal"], found.get("MemAvailable", found.get("MemFree", 0)), found.get("SwapTotal", 0))
+    return HostMemory(found["MemTotal"], found.get("MemAvailable", found.get("MemFree", 0)), found.get("SwapTotal", 0))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from starsd_edge.device.board import Board
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.gpus import POWER_LIMIT, Gpu, Gpus
-from starsd_edge.device.host import Memory
+from starsd_edge.device.host import HostMemory
 from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.device.power import Clock, PowerMode, Throttling, Zone
 from starsd_edge.doctor.findings import Finding, Level
@@ -41,7 +41,7 @@ def check_device(facts: DeviceFacts) -> Iterator[Finding]:
     yield from _gpus(facts.gpus, is_board=facts.board is not None)
 
 
-def _board(board: Board, memory: Memory | None) -> Iterator[Finding]:
+def _board(board: Board, memory: HostMemory | None) -> Iterator[Finding]:
     shared = "" if memory is None else f", {gigabytes(memory.total)} for CPU and GPU together"
     if board.soc and not board.family:
         yield Finding(

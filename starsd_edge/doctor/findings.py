@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class Findings:
     """All findings of one run, in the order in which they are shown, and what was measured."""
 
     findings: Sequence[Finding]

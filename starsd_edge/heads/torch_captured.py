@@ -31,7 +31,7 @@ MOST_ROWS = 256
 _PAST_STEP, _LATE_STEP = 256, 16
 
 
-class PassInputs(NamedTuple):
+class HeadInputs(NamedTuple):
     """`HeadRows` as tensors on one device."""
 
     ids: torch.Tensor
@@ -48,7 +48,7 @@ class PassInputs(NamedTuple):
     wanted: torch.Tensor
 
 
-class PassOutputs(NamedTuple):
+class HeadOutputs(NamedTuple):
     """`HeadStep` as tensors on one device."""
 
     predicted: torch.Tensor
@@ -58,8 +58,8 @@ class PassOutputs(NamedTuple):
     scores: torch.Tensor
 
 
-Run = Callable[[PassInputs], PassOutputs]
-Capture = Callable[[Run, PassInputs], tuple[Callable[[], None], PassOutputs]]
+Run = Callable[[HeadInputs], HeadOutputs]
+Capture = Callable[[Run, HeadInputs], tuple[Callable[[], None], HeadOutputs]]
 """From what is to run and its inputs to a replay of it, and the outputs that a replay writes."""
 
 
@@ -72,7 +72,7 @@ class PassShape(NamedTuple):
     late: int
 
     @classmethod
-    def of(cls, inputs: PassInputs) -> PassShape:
+    def of(cls, inputs: HeadInputs) -> PassShape:
         """Of a pass as it comes."""
         lines, places = inputs.slots.shape
         return cls(lines, places, inputs.keys.shape[2], inputs.late_keys.shape[2])
@@ -89,14 +89,14 @@ class PassShape(NamedTuple):
 
 @dataclass
 class _Captured:
-    inputs: PassInputs
-    outputs: PassOutputs
+    inputs: HeadInputs
+    outputs: HeadOutputs
     replay: Callable[[], None]
     used_at: int = 0
     """The pass that it was last used for."""
 
 
-class CapturedPasses:
+class HeadPasses:
     """Runs passes, those of few rows by replaying them."""
 
     def __init__(self, run: Run, capture: Capture) -> None:
@@ -108,7 +108,7 @@ class CapturedPasses:
         """How often shapes without a graph came."""
         self._passes = 0
 
-    def __call__(self, inputs: PassInputs) -> PassOutputs:
+    def __call__(self, inputs: HeadInputs) -> HeadOutputs:
         """What `run` gives for them."""
         shape = PassShape.of(inputs)
         whole = shape.rounded()
@@ -123,7 +123,7 @@ class CapturedPasses:
         out = graph.outputs
         lines, places = shape.lines, shape.places
         # Copies, because the next replay writes to the same place.
-        return PassOutputs(
+        return HeadOutputs(
             out.predicted[:rows].clone(),
             out.keys[:lines, :, :places].clone(),
             out.values[:lines, :, :places].clone(),
@@ -131,7 +131,7 @@ class CapturedPasses:
             out.scores[:wanted].clone(),
         )
 
-    def _graph(self, whole: PassShape, like: PassInputs) -> _Captured | None:
+    def _graph(self, whole: PassShape, like: HeadInputs) -> _Captured | None:
         """The graph of a shape; None while there is no room for it."""
         self._passes += 1
         if whole not in self._graphs:
@@ -160,7 +160,7 @@ class CapturedPasses:
         return True
 
 
-def capture_cuda(run: Run, inputs: PassInputs) -> tuple[Callable[[], None], PassOutputs]:
+def capture_cuda(run: Run, inputs: HeadInputs) -> tuple[Callable[[], None], HeadOutputs]:
     """See `Capture`. What libraries set up on first use must have been set up before."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
@@ -174,9 +174,9 @@ def capture_cuda(run: Run, inputs: PassInputs) -> tuple[Callable[[], None], Pass
     return graph.replay, outputs
 
 
-def _blank(whole: PassShape, like: PassInputs) -> PassInputs:
+def _blank(whole: PassShape, like: HeadInputs) -> HeadInputs:
     rows = whole.lines * whole.places
-    shapes = PassInputs(
+    shapes = HeadInputs(
         ids=(rows,),
         features=(rows, like.features.shape[1]),
         positions=(rows,),
@@ -190,10 +190,10 @@ def _blank(whole: PassShape, like: PassInputs) -> PassInputs:
         seen=(whole.lines, whole.places, whole.late + whole.places),
         wanted=(rows,),
     )
-    return PassInputs(*(part.new_zeros(shape) for part, shape in zip(like, shapes, strict=True)))
+    return HeadInputs(*(part.new_zeros(shape) for part, shape in zip(like, shapes, strict=True)))
 
 
-def _fill(into: PassInputs, given: PassInputs, shape: PassShape, whole: PassShape) -> None:
+def _fill(into: HeadInputs, given: HeadInputs, shape: PassShape, whole: PassShape) -> None:
     """Copy a pass to the beginning of each dimension of the larger one."""
     for buffer in into:
         buffer.zero_()  # what is left of another pass may be no number, and zero times that is none either

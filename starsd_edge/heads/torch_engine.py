@@ -12,7 +12,7 @@ from torch.nn import functional
 from starsd_edge.errors import BundleError, UsageError
 from starsd_edge.heads.draft_bundle import TENSORS_NAME, DraftBundle, draft_ids, embedding_rows
 from starsd_edge.heads.engine import MOST_CANDIDATES, HeadRows, HeadSpec, HeadStep
-from starsd_edge.heads.torch_captured import Capture, CapturedPasses, PassInputs, PassOutputs, capture_cuda
+from starsd_edge.heads.torch_captured import Capture, HeadInputs, HeadOutputs, HeadPasses, capture_cuda
 from starsd_edge.heads.torch_head import TorchHead
 
 
@@ -30,7 +30,7 @@ class TorchHeadEngine:
         self._count = min(candidates, head.spec.draft_vocab_size)
         self._dtype = head.lm_head_weight.dtype
         self._device = head.lm_head_weight.device
-        self._run = self.run if capture is None else CapturedPasses(self.run, capture)
+        self._run = self.run if capture is None else HeadPasses(self.run, capture)
 
     @property
     def spec(self) -> HeadSpec:
@@ -50,7 +50,7 @@ class TorchHeadEngine:
         """See `HeadEngine`."""
         with torch.inference_mode():
             step = self._run(
-                PassInputs(
+                HeadInputs(
                     ids=self._moved(rows.ids),
                     features=self._moved(rows.features).to(self._dtype),
                     positions=self._moved(rows.positions),
@@ -69,13 +69,13 @@ class TorchHeadEngine:
             predicted, tokens, scores = host
         return HeadStep(predicted, step.keys, step.values, tokens, scores)
 
-    def run(self, inputs: PassInputs) -> PassOutputs:
+    def run(self, inputs: HeadInputs) -> HeadOutputs:
         """`forward` on tensors, kernel by kernel."""
         embedded = functional.embedding(inputs.ids, self._head.embed_weight)
         predicted, keys, values, logits = run_head(self._head, embedded, *inputs[1:])
         logits = logits.float()
         tokens = _likeliest(logits, self._count)
-        return PassOutputs(predicted, keys, values, tokens, log_probabilities(logits, tokens))
+        return HeadOutputs(predicted, keys, values, tokens, log_probabilities(logits, tokens))
 
     def _moved(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

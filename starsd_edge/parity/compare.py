@@ -19,7 +19,7 @@ TOP = "the two highest logits"
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """One tensor of one pass.
 
     Attributes:
@@ -43,44 +43,44 @@ class Difference:
         return self.tensor if self.layer is None else f"layer {self.layer} {self.tensor}"
 
 
-def differences(found: Values, expected: Values, bound: float) -> list[Difference]:
+def differences(found: Values, expected: Values, bound: float) -> list[TensorDifference]:
     """In the order of computation, logits and features last; what either side does not show is left out.
 
     Args:
-        bound: largest `Difference.relative` allowed; rows beyond it are looked for in other layers.
+        bound: largest `TensorDifference.relative` allowed; rows beyond it are looked for in other layers.
     """
     result = list(_layers(found, expected, bound))
     if found.features is not None and expected.features is not None:
         result.append(_difference("features", None, found.features, expected.features))
     if not found.is_top_right:
-        result.append(Difference(TOP, None, np.inf))
+        result.append(TensorDifference(TOP, None, np.inf))
     return [*result, _difference("logits", None, found.logits, expected.logits)]
 
 
-def _layers(found: Values, expected: Values, bound: float) -> Iterator[Difference]:
+def _layers(found: Values, expected: Values, bound: float) -> Iterator[TensorDifference]:
     kinds = (("keys", found.keys, expected.keys), ("values", found.values, expected.values))
     shown = [(name, ours, theirs) for name, ours, theirs in kinds if ours is not None and theirs is not None]
     other_counts = [(name, ours, theirs) for name, ours, theirs in shown if len(ours) != len(theirs)]
     for name, ours, theirs in other_counts:
-        yield Difference(f"the layers of {name}", None, np.inf, shapes=((len(ours),), (len(theirs),)))
+        yield TensorDifference(f"the layers of {name}", None, np.inf, shapes=((len(ours),), (len(theirs),)))
     for layer in range(len(shown[0][1]) if shown and not other_counts else 0):
         for name, ours, theirs in shown:
             yield _layer(name, layer, ours, theirs, bound)
 
 
-def _layer(name: str, layer: int, found: Rows, expected: Rows, bound: float) -> Difference:
+def _layer(name: str, layer: int, found: Rows, expected: Rows, bound: float) -> TensorDifference:
     difference = _difference(name, layer, found[layer], expected[layer])
     if is_within(difference, bound) or difference.shapes is not None:
         return difference
     others = (other for other in range(len(expected)) if other != layer)
     owner = next((other for other in others if relative(found[layer], expected[other]) <= bound), None)
-    return Difference(name, layer, difference.relative, owner)
+    return TensorDifference(name, layer, difference.relative, owner)
 
 
-def _difference(name: str, layer: int | None, found: Array, expected: Array) -> Difference:
+def _difference(name: str, layer: int | None, found: Array, expected: Array) -> TensorDifference:
     if found.shape != expected.shape:
-        return Difference(name, layer, np.inf, shapes=(found.shape, expected.shape))
-    return Difference(name, layer, relative(found, expected))
+        return TensorDifference(name, layer, np.inf, shapes=(found.shape, expected.shape))
+    return TensorDifference(name, layer, relative(found, expected))
 
 
 def relative(found: Array, expected: Array) -> float:
@@ -93,17 +93,17 @@ def relative(found: Array, expected: Array) -> float:
     return float(np.sqrt(error / size)) if np.isfinite(error) and size > 0 else float(np.inf)
 
 
-def is_within(difference: Difference, bound: float) -> bool:
+def is_within(difference: TensorDifference, bound: float) -> bool:
     """Whether it is small enough."""
     return difference.relative <= bound
 
 
-def largest(found: Sequence[Difference]) -> float:
+def largest(found: Sequence[TensorDifference]) -> float:
     """The largest of them."""
     return max((each.relative for each in found), default=0.0)
 
 
-def describe(found: Sequence[Difference], bound: float) -> str:
+def describe(found: Sequence[TensorDifference], bound: float) -> str:
     """What differs in one pass, in words: the first place of the computation, and how far that went.
 
     Args:

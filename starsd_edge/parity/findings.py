@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """All parts, in the order in which they are shown."""
 
     bundle: str

@@ -32,7 +32,7 @@ places by several times the mean.
 
 
 @dataclass(frozen=True)
-class Text:
+class GreedyText:
     """What was said to a prompt.
 
     Attributes:
@@ -50,7 +50,7 @@ class Text:
 
 def greedy_text(
     engine: Engine, prompt: Sequence[int], vocab_size: int, tokens: int = TOKENS, follow: Sequence[int] = ()
-) -> Text:
+) -> GreedyText:
     """Say something, token by token.
 
     Args:
@@ -71,10 +71,10 @@ def greedy_text(
         gaps.append(float(logits[chosen] - np.partition(logits, -2)[-2]))
         squares += float(np.mean(logits**2))
         last = follow[place] if place < len(follow) else chosen
-    return Text(list(prompt), ids, gaps, float(np.sqrt(squares / tokens)))
+    return GreedyText(list(prompt), ids, gaps, float(np.sqrt(squares / tokens)))
 
 
-def wrong_tokens(found: Text, expected: Text, bound: float) -> tuple[list[int], list[int]]:
+def wrong_tokens(found: GreedyText, expected: GreedyText, bound: float) -> tuple[list[int], list[int]]:
     """Places where another token was chosen: those where both were nearly as likely, and those where they were not.
 
     Args:
@@ -106,7 +106,7 @@ class GoldenPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GoldenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """See `Text`."""
+    """See `GreedyText`."""
 
     prompt: list[int]
     ids: list[int]
@@ -139,10 +139,10 @@ class Golden:
     values: Sequence[Values]
 
     @property
-    def text(self) -> Text:
+    def text(self) -> GreedyText:
         """The recorded greedy text."""
         text = self.facts.text
-        return Text(text.prompt, text.ids, text.gaps, text.spread)
+        return GreedyText(text.prompt, text.ids, text.gaps, text.spread)
 
     def expected(self, observation: Observation) -> Values | None:
         """What was recorded of a pass; None where it was not run then."""
@@ -170,7 +170,7 @@ def write_golden(
     ids: Sequence[int],
     passes: Sequence[tuple[Observation, float]],
     prompts: Mapping[str, Sequence[int]],
-    text: Text,
+    text: GreedyText,
 ) -> None:
     """Record a graph.
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from starsd_edge.bundles.manifest import Graph
-from starsd_edge.parity.compare import Difference, describe, differences, is_within, largest
+from starsd_edge.parity.compare import TensorDifference, describe, differences, is_within, largest
 from starsd_edge.parity.findings import Check, Status, differs, not_checked, ok
-from starsd_edge.parity.golden import Golden, Text, greedy_text, sampled, wrong_tokens
+from starsd_edge.parity.golden import Golden, GreedyText, greedy_text, sampled, wrong_tokens
 from starsd_edge.parity.passes import CHAIN, Observation, Values, first_inexact, run_passes, why_too_small
 from starsd_edge.runtime.engine import Engine
 
@@ -111,12 +111,12 @@ def _compare_pass(observation: Observation, yardstick: Yardstick) -> Check:
     return Check(case, Status.DIFFERS, describe(found, bound), yardstick.remedy, largest(found), bound)
 
 
-def _within(far: float, bound: float, found: Sequence[Difference]) -> str:
+def _within(far: float, bound: float, found: Sequence[TensorDifference]) -> str:
     what = "" if any(each.layer is not None for each in found) else "; its KV is not shown"
     return f"{'the same numbers' if far == 0 else f'within {far:.1e}'}, {bound:.1e} allowed{what}"
 
 
-def check_text(engine: Engine, expected: Text, vocab_size: int, bound: float, remedy: str) -> Check:
+def check_text(engine: Engine, expected: GreedyText, vocab_size: int, bound: float, remedy: str) -> Check:
     """Greedy text, token by token: the same ids but for near ties."""
     name = "greedy text"
     found = greedy_text(engine, expected.prompt, vocab_size, len(expected.ids), expected.ids)
@@ -151,7 +151,7 @@ def check_bits(engine: Engine, ids: Sequence[int]) -> Check:
 
 
 def compare_engine(
-    engine: Engine, ids: Sequence[int], yardstick: Yardstick, text: Text, vocab_size: int
+    engine: Engine, ids: Sequence[int], yardstick: Yardstick, text: GreedyText, vocab_size: int
 ) -> Iterator[Check]:
     """An engine that runs, against its graph.
 

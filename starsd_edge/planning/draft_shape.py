@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.survival import FIRST_RATIO, Guesses
+from starsd_edge.planning.survival import FIRST_RATIO, LevelAcceptance
 from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -43,7 +43,7 @@ class Wish:
         limit: the largest shape that it takes.
     """
 
-    guesses: Guesses
+    guesses: LevelAcceptance
     verify: VerifyCurve
     rest_s: float
     plain_s: float
@@ -79,7 +79,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShapeChoice:
     """What a target gets.
 
     Attributes:
@@ -129,7 +129,7 @@ def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
     return Rung(rung.shape, rung.tokens, rung.return_s, (1 + WAITED_PASSES * (batch > 1)) * pass_s, pass_s / batch)
 
 
-def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[Choice]:
+def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[ShapeChoice]:
     """What each target gets of a hub that drafts for all of them, in batches of at most `max_batch`."""
     singly = [rungs(wish, cost) for wish in wishes]
     lines = [[cost.line(rung.shape) for rung in ladder] for ladder in singly]
@@ -198,7 +198,7 @@ def _load(chosen: Sequence[Rung | None]) -> float:
     return sum(rung.use for rung in chosen if rung is not None)
 
 
-def _shorten(ladders: Sequence[Sequence[Rung]], wishes: Sequence[Wish]) -> list[Choice]:
+def _shorten(ladders: Sequence[Sequence[Rung]], wishes: Sequence[Wish]) -> list[ShapeChoice]:
     chosen = [ladder[0] if ladder else None for ladder in ladders]
     if _load(chosen) > 1:
         _drop_losers(chosen, wishes)
@@ -243,24 +243,24 @@ def _lengthen(chosen: list[Rung | None], ladders: Sequence[Sequence[Rung]]) -> N
             heapq.heappush(steps, (-_slope(ladder[index], ladder[index + 1]), number, index + 1))
 
 
-def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.0) -> Choice:
+def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.0) -> ShapeChoice:
     if best is None:
-        return Choice(NOTHING, NOT_PAYING, 1.0)
+        return ShapeChoice(NOTHING, NOT_PAYING, 1.0)
     if rung is None:
-        return Choice(NOTHING, LOAD, 1.0)
-    return Choice(rung.shape, BEST if rung is best else LOAD, rung.rate * wish.plain_s / slowed)
+        return ShapeChoice(NOTHING, LOAD, 1.0)
+    return ShapeChoice(rung.shape, BEST if rung is best else LOAD, rung.rate * wish.plain_s / slowed)
 
 
 _RANKS = 4
 """Alternatives that are thought of at one place; what comes after them is hardly ever right."""
 
 
-def usual_guesses(survival: float) -> Guesses:
+def usual_acceptance(survival: float) -> LevelAcceptance:
     """Of a drafter that nobody knows yet, whose likeliest guess comes true this often at each level."""
-    return Guesses((survival,), tuple(FIRST_RATIO**rank for rank in range(_RANKS)))
+    return LevelAcceptance((survival,), tuple(FIRST_RATIO**rank for rank in range(_RANKS)))
 
 
-def paying_shape(seconds: Sequence[float], guesses: Guesses, limit: DraftShape) -> DraftShape:
+def paying_shape(seconds: Sequence[float], guesses: LevelAcceptance, limit: DraftShape) -> DraftShape:
     """The largest draft of which each guess is worth the time of its row: the tokens that it is expected to bring are
     more than plain decoding gives in that time. At least one guess, so that what a draft really gives is seen.
 

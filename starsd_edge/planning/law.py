@@ -116,7 +116,7 @@ DRAFT_BYTES = 88
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkCost:
     """Between a target and its hub.
 
     Attributes:

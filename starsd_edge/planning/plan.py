@@ -9,9 +9,9 @@ from starsd_edge.planning import law
 from starsd_edge.planning import law as load
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
-from starsd_edge.planning.law import Link, bytes_down, bytes_up
-from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, simulate
-from starsd_edge.planning.survival import Guesses
+from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
+from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, StarResult, simulate
+from starsd_edge.planning.survival import LevelAcceptance
 from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -41,11 +41,11 @@ class Inputs:
     """
 
     cost: ServiceCost
-    guesses: Guesses
+    guesses: LevelAcceptance
     verify: VerifyCurve
     own_s: float
     plain_s: float
-    link: Link
+    link: LinkCost
     feature_bytes: float
     limit: DraftShape
     max_batch: int
@@ -61,7 +61,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRound:
     """Parts of a round as they were measured, all of one shape of draft. Seconds.
 
     Attributes:
@@ -144,7 +144,7 @@ def knee(inputs: Inputs) -> Knee:
     )
 
 
-def measured_knee(measured: Measured) -> Knee:
+def measured_knee(measured: MeasuredRound) -> Knee:
     """From the means of what was measured."""
     one = DraftShape(1, 1)
 
@@ -196,7 +196,7 @@ def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
 
     took_s, batch = load.batched_round(len(shapes), draft_s, sum(returns_s) / len(shapes), inputs.max_batch)
     simulated = simulate(
-        Star(
+        SimulatedStar(
             [
                 SimulatedTarget(GammaTimes(back, inputs.variation), each, shape)
                 for back, each, shape in zip(returns_s, tokens, shapes, strict=True)
@@ -220,7 +220,7 @@ def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
     )
 
 
-def measured_at_targets(measured: Measured, targets: int, seed: int) -> AtTargets:
+def measured_at_targets(measured: MeasuredRound, targets: int, seed: int) -> AtTargets:
     """A star of so many targets like the measured one."""
     one = DraftShape(1, 1)
 
@@ -230,7 +230,7 @@ def measured_at_targets(measured: Measured, targets: int, seed: int) -> AtTarget
     took_s, batch = load.batched_round(targets, draft_s, measured.returns.mean_s, measured.max_batch)
     each = SimulatedTarget(measured.returns, measured.tokens)
     simulated = simulate(
-        Star([each] * targets, measured.service, measured.order, measured.max_batch), _rounds(targets), seed
+        SimulatedStar([each] * targets, measured.service, measured.order, measured.max_batch), _rounds(targets), seed
     )
     return AtTargets(
         targets=targets,
@@ -258,7 +258,7 @@ def telling_counts(found: Knee, asked: int | None) -> list[int]:
     return sorted(count for count in counts if 1 <= count <= MOST_TARGETS)
 
 
-def at_links(inputs: Inputs, links: Sequence[Link]) -> list[tuple[Link, Knee]]:
+def at_links(inputs: Inputs, links: Sequence[LinkCost]) -> list[tuple[LinkCost, Knee]]:
     """The same star behind other links."""
     return [(link, knee(replace(inputs, link=link))) for link in links]
 
@@ -276,6 +276,6 @@ def break_even_rtt_s(inputs: Inputs, alone: Rung) -> float:
     return law.break_even_rtt_s(alone.tokens, inputs.plain_s, cost)
 
 
-def _accepted(guesses: Guesses, shape: DraftShape) -> float:
+def _accepted(guesses: LevelAcceptance, shape: DraftShape) -> float:
     worth = guesses.accepted(shape.max_nodes, shape.max_depth, shape.branching)
     return worth[min(shape.max_nodes, len(worth) - 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from starsd_edge.planning.law import Link
+from starsd_edge.planning.law import LinkCost
 from starsd_edge.planning.memory import GIB, Fit
 from starsd_edge.planning.plan import AtTargets, Knee
 from starsd_edge.planning.simulator import Percentiles
@@ -58,7 +58,7 @@ class StarPlan:
     is_measured: bool
     knee: Knee
     rows: Sequence[AtTargets]
-    links: Sequence[tuple[Link, Knee]]
+    links: Sequence[tuple[LinkCost, Knee]]
     break_even_rtt_s: float | None
     traffic: Traffic | None
     memory: MemoryPlan | None

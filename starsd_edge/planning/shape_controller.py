@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from copy import copy
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import NOTHING, Choice, Wish
+from starsd_edge.planning.draft_shape import NOTHING, ShapeChoice, Wish
 from starsd_edge.planning.survival import SurvivalEstimator
 from starsd_edge.protocol.codes import FIRST, NOT_PAYING, TRIAL
-from starsd_edge.protocol.counters import Step
+from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape
 
 PATIENCE_ROUNDS = 8
@@ -64,7 +64,7 @@ class ShapeController:
         other._rest_s = deque(self._rest_s, maxlen=_RECENT)
         return other
 
-    def judged(self, steps: Sequence[Step]) -> None:
+    def judged(self, steps: Sequence[PathStep]) -> None:
         """A round whose draft offered something became known; see `SurvivalEstimator.judged`."""
         self.survival.judged(steps)
         self._since_change += 1
@@ -90,7 +90,7 @@ class ShapeController:
         rest_s = sorted(self._rest_s)[len(self._rest_s) // 4]
         return Wish(self.survival.guesses, verify, rest_s, plain_s, limit)
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: ShapeChoice) -> None:
         """The newest wish. The shape follows when it may; what is off stays so until its gap ends."""
         if self._off_tokens is not None:
             return
@@ -121,7 +121,7 @@ class ShapeController:
         """The shape now; None while it is what the target asks for."""
         return NOTHING if self._off_tokens is not None else self._shape
 
-    def _step(self, choice: Choice, side: int) -> None:
+    def _step(self, choice: ShapeChoice, side: int) -> None:
         assert self._shape is not None  # noqa: S101 (only who still learns has none)
         if choice.shape.max_depth == 0:
             self._move_to(NOTHING, choice)
@@ -133,14 +133,14 @@ class ShapeController:
             nodes = depth if choice.shape.branching == 1 else max(depth, choice.shape.max_nodes)
             self._move_to(DraftShape(nodes, depth, choice.shape.branching), choice)
 
-    def _settle(self, choice: Choice) -> None:
+    def _settle(self, choice: ShapeChoice) -> None:
         """Depth is as wished; so may the nodes be. A trial that stands by now has paid."""
         self._shape = choice.shape
         if self.why != TRIAL or self._since_change >= PATIENCE_ROUNDS:
             self.why = choice.why
             self._gap_tokens = FIRST_GAP_TOKENS
 
-    def _move_to(self, shape: DraftShape, choice: Choice) -> None:
+    def _move_to(self, shape: DraftShape, choice: ShapeChoice) -> None:
         if shape.max_depth == 0:
             self._turn_off(choice)
         else:
@@ -149,7 +149,7 @@ class ShapeController:
         self.why = choice.why
         self._since_change = self._same_side = self._side = 0
 
-    def _turn_off(self, choice: Choice) -> None:
+    def _turn_off(self, choice: ShapeChoice) -> None:
         """What fails its trial waits twice as long for the next; what leaves because of others does not."""
         self._off_tokens = 0
         if self._shape is not None and self._shape.max_depth:

@@ -49,7 +49,7 @@ class SimulatedTarget:
 
 
 @dataclass(frozen=True)
-class Star:
+class SimulatedStar:
     """What is simulated.
 
     Attributes:
@@ -126,7 +126,7 @@ class StarResult:
     targets: Sequence[TargetResult]
 
 
-def simulate(star: Star, rounds: int, seed: int) -> StarResult:
+def simulate(star: SimulatedStar, rounds: int, seed: int) -> StarResult:
     """Run a star until about `rounds` rounds were counted, all targets together.
 
     Args:
@@ -152,7 +152,7 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def _round_estimate_s(star: Star) -> float:
+def _round_estimate_s(star: SimulatedStar) -> float:
     """One round of a target, about: what the law says of the means, without what batches save."""
     most = star.max_batch
     service_s = [star.service.mean_s([target.shape]) for target in star.targets]
@@ -170,7 +170,7 @@ def _policy_named(name: str) -> Policy:
 
 
 @dataclass
-class _Books:
+class _TargetCounts:
     """What one target did while it was counted."""
 
     waits_s: list[float] = field(default_factory=list)
@@ -179,12 +179,12 @@ class _Books:
 
 
 class _Run:
-    def __init__(self, star: Star, env: Environment, seed: int, counted_from: float) -> None:
+    def __init__(self, star: SimulatedStar, env: Environment, seed: int, counted_from: float) -> None:
         self._star = star
         self._env = env
         self._counted_from = counted_from
         self._hub_random = Random(f"{seed} hub")  # noqa: S311
-        self._books = [_Books() for _ in star.targets]
+        self._books = [_TargetCounts() for _ in star.targets]
         self._waiting: dict[int, tuple[Waiting, Event]] = {}
         self._asked: Event | None = None
         self._busy_s = 0.0
@@ -196,7 +196,7 @@ class _Run:
         env.process(self._hub())
 
     @staticmethod
-    def _scheduler_of(star: Star) -> Scheduler:
+    def _scheduler_of(star: SimulatedStar) -> Scheduler:
         return Scheduler(
             star.order if not isinstance(star.order, str) else _policy_named(star.order),
             {str(number): KeyTerms(target.weight) for number, target in enumerate(star.targets)},

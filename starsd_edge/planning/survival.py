@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from starsd_edge.protocol.counters import Step
+from starsd_edge.protocol.counters import PathStep
 
 FIRST_SURVIVAL = 0.6
 """Expected of a drafter of which nothing is known yet: speculation begins where it would pay at that."""
@@ -30,7 +30,7 @@ MAX_RANKS = 16
 
 
 @dataclass(frozen=True)
-class Guesses:
+class LevelAcceptance:
     """What a drafter's guesses are worth.
 
     Attributes:
@@ -42,7 +42,7 @@ class Guesses:
     ratios: Sequence[float] = (1.0,)
 
     @classmethod
-    def alike(cls, acceptance: float) -> Guesses:
+    def alike(cls, acceptance: float) -> LevelAcceptance:
         """The same at each level, chains only."""
         return cls((acceptance,))
 
@@ -81,7 +81,7 @@ class Guesses:
 
 
 class SurvivalEstimator:
-    """Learns `Guesses` from judged rounds; old ones fade."""
+    """Learns `LevelAcceptance` from judged rounds; old ones fade."""
 
     def __init__(self) -> None:
         self._trials: list[float] = []
@@ -89,7 +89,7 @@ class SurvivalEstimator:
         self._best_hits: list[float] = [0.0] * MAX_RANKS
         self._rank_hits: list[float] = [0.0] * MAX_RANKS
 
-    def judged(self, steps: Sequence[Step]) -> None:
+    def judged(self, steps: Sequence[PathStep]) -> None:
         """A round: the levels at which its tree offered something on the path that came true, from the first."""
         keep = 1 - 1 / _MEMORY_ROUNDS
         for level, step in enumerate(steps[:MAX_LEVELS]):
@@ -116,7 +116,7 @@ class SurvivalEstimator:
         return other
 
     @property
-    def guesses(self) -> Guesses:
+    def guesses(self) -> LevelAcceptance:
         """What is expected now. A level of which little is known is taken to be like the one above it."""
         survival = []
         expected = FIRST_SURVIVAL
@@ -127,4 +127,4 @@ class SurvivalEstimator:
         for hits, best in zip(self._rank_hits[1:], self._best_hits[1:], strict=True):
             ratio = (hits + _PRIOR_ROUNDS * FIRST_RATIO * ratios[-1]) / (best + _PRIOR_ROUNDS)
             ratios.append(min(ratio, ratios[-1]))
-        return Guesses(survival or [FIRST_SURVIVAL], ratios)
+        return LevelAcceptance(survival or [FIRST_SURVIVAL], ratios)

@@ -66,7 +66,7 @@ class DraftRecord:
         self.nodes += nodes
         self.waits_us.append(queue_us)
 
-    def judge(self, steps: Sequence[Step]) -> None:
+    def judge(self, steps: Sequence[PathStep]) -> None:
         """What followed is known; see `walk`."""
         offered, accepted = len(steps), sum(step.rank > 0 for step in steps)
         self.judged += 1
@@ -81,7 +81,7 @@ class DraftRecord:
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """What a judged draft met at one level of the path that came true.
 
     Attributes:
@@ -93,19 +93,19 @@ class Step:
     rank: int
 
 
-def walk(draft: Draft, emitted: Sequence[int]) -> list[Step]:
+def walk(draft: Draft, emitted: Sequence[int]) -> list[PathStep]:
     """Walk the tokens emitted after the root down a tree: what it offered for each, until it has none or they end."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents):
         children.setdefault(parent, []).append(node)
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     node = ROOT
     for token in emitted:
         offered = children.get(node)
         if offered is None:
             break
         rank = next((rank for rank, child in enumerate(offered, 1) if draft.ids[child] == token), 0)
-        steps.append(Step(len(offered), rank))
+        steps.append(PathStep(len(offered), rank))
         if not rank:
             break
         node = offered[rank - 1]

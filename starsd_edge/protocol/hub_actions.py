@@ -85,7 +85,7 @@ class OpenSession:
 
 
 @dataclass(frozen=True)
-class Feed:
+class AddRows:
     """True rows for the drafter, of a session of this key."""
 
     rows: NewRows
@@ -161,7 +161,7 @@ class SendOn:
     port: int
 
 
-HubAction = Send | OpenSession | Feed | QueueDraft | Away | Back | DropSession | AnswerProbe | HangUp | SendOn
+HubAction = Send | OpenSession | AddRows | QueueDraft | Away | Back | DropSession | AnswerProbe | HangUp | SendOn
 
 
 @dataclass(frozen=True)

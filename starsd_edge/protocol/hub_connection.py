@@ -25,10 +25,10 @@ from starsd_edge.protocol.codes import (
 from starsd_edge.protocol.counters import DraftRecord, WireCounters, walk
 from starsd_edge.protocol.features import read_features
 from starsd_edge.protocol.hub_actions import (
+    AddRows,
     AnswerProbe,
     Away,
     Back,
-    Feed,
     HangUp,
     HubAction,
     HubLimits,
@@ -314,7 +314,7 @@ class HubConnection:
         if features is not None:
             self._check_room_for(features.nbytes)
         new = session.take_rows(message.first_row, message.ids, features)
-        actions: list[HubAction] = [] if new is None else [Feed(new, self.owner)]
+        actions: list[HubAction] = [] if new is None else [AddRows(new, self.owner)]
         if isinstance(message, DraftRequest):
             actions += self._request(session, message, now)
         else:

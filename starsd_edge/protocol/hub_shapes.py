@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from starsd_edge.protocol.counters import Step
+from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ShapeChooser(Protocol):
     """Chooses the shapes of drafts. Called on the event loop; must not block."""
 
-    def judged(self, session: int, steps: Sequence[Step]) -> None:
+    def judged(self, session: int, steps: Sequence[PathStep]) -> None:
         """What became of the last draft of a session; see `draft_record.walk`."""
 
     def choose(self, session: int, connection: HubConnection, base_len: int, asked: DraftShape) -> DraftShape:
@@ -27,7 +27,7 @@ class ShapeChooser(Protocol):
 class AsAsked:
     """Every target gets what it asks for."""
 
-    def judged(self, session: int, steps: Sequence[Step]) -> None:
+    def judged(self, session: int, steps: Sequence[PathStep]) -> None:
         """See `ShapeChooser`."""
 
     def choose(self, session: int, connection: HubConnection, base_len: int, asked: DraftShape) -> DraftShape:

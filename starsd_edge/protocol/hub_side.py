@@ -12,11 +12,11 @@ from collections.abc import Callable
 from starsd_edge.protocol.codes import DRAFTER_FAILED
 from starsd_edge.protocol.counters import DraftRecord, WireCounters
 from starsd_edge.protocol.hub_actions import (
+    AddRows,
     AnswerProbe,
     Away,
     Back,
     DropSession,
-    Feed,
     HangUp,
     HubAction,
     HubLimits,
@@ -36,11 +36,11 @@ from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
 from starsd_edge.speculation.tree import DraftTree
 
 __all__ = [
+    "AddRows",
     "AnswerProbe",
     "Away",
     "Back",
     "DropSession",
-    "Feed",
     "HangUp",
     "HubAction",
     "HubConnection",

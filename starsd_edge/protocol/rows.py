@@ -38,7 +38,7 @@ times.
 """
 
 
-class RowStore:
+class SentRows:
     """Token ids and, where the target offers them, float16 features [F] of every row, in growable buffers."""
 
     def __init__(self, feature_width: int) -> None:

@@ -12,7 +12,7 @@ from starsd_edge.protocol.checks import ProtocolError, read_tree
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Opened, Welcome
-from starsd_edge.protocol.rows import RowStore
+from starsd_edge.protocol.rows import SentRows
 from starsd_edge.protocol.target_events import DraftArrived
 from starsd_edge.protocol.target_link import TargetLink
 from starsd_edge.speculation.tree import DraftShape
@@ -52,7 +52,7 @@ class TargetSession:
         self._prompt = tuple(prompt)
         self._first_row = 0
         self._sampling_kind = sampling_kind
-        self._store = RowStore(link.hello.feature_width if link.hello.codecs else 0)
+        self._store = SentRows(link.hello.feature_width if link.hello.codecs else 0)
         self._opened = False
         self._sent = 0
         self._stop = 0

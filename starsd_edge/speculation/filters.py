@@ -30,7 +30,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class TokenFilter:
     """Tokens that may be drawn.
 
     Attributes:
@@ -53,18 +53,18 @@ def scaled(logits: npt.NDArray[np.float32] | npt.NDArray[np.float64], temperatur
     return distances
 
 
-def keep_top_k(distances: npt.NDArray[np.float64], top_k: int) -> Candidates:
+def keep_top_k(distances: npt.NDArray[np.float64], top_k: int) -> TokenFilter:
     """The k highest of `scaled` logits, the lowest ids among equals; all of them when `top_k` is 0."""
     if not 0 < top_k < len(distances):
-        return Candidates(np.arange(len(distances)), np.exp(distances))
+        return TokenFilter(np.arange(len(distances)), np.exp(distances))
     last, first_dropped = len(distances) - top_k, len(distances) - top_k - 1
     ranked = np.partition(distances, (first_dropped, last))
     ids = _highest(distances, ranked[last], top_k)
     moved, below = np.exp(ranked[last]), np.exp(ranked[first_dropped])
-    return Candidates(ids, np.exp(distances[ids]), (Cut(float(moved - below), float(moved)),))
+    return TokenFilter(ids, np.exp(distances[ids]), (Cut(float(moved - below), float(moved)),))
 
 
-def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
+def keep_top_p(candidates: TokenFilter, top_p: float) -> TokenFilter:
     """The fewest likeliest candidates whose share of the weight reaches `top_p`, the lowest ids among equals."""
     if top_p >= 1.0:
         return candidates
@@ -77,10 +77,10 @@ def keep_top_p(candidates: Candidates, top_p: float) -> Candidates:
     kept = _highest(weights, ranked[last], count + last + 1)
     # The cut falls elsewhere if the sum up to the last kept token fell short, or the sum before it already sufficed.
     gap = min(abs(float(reached[last]) - wanted), wanted - (float(reached[last - 1]) if last else before))
-    return Candidates(candidates.ids[kept], weights[kept], (*candidates.cuts, Cut(gap, float(ranked[last]))))
+    return TokenFilter(candidates.ids[kept], weights[kept], (*candidates.cuts, Cut(gap, float(ranked[last]))))
 
 
-def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
+def keep_min_p(candidates: TokenFilter, min_p: float) -> TokenFilter:
     """The candidates at least `min_p` times as likely as the likeliest, whose weight is 1."""
     if min_p == 0.0:
         return candidates
@@ -89,7 +89,7 @@ def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
     # Many may stand near this cut, also where it drops nothing, and what moves it may move them all.
     near = weights[(weights > min_p / 2) & (weights < min_p * 2)]
     cut = Cut(float(np.abs(near - min_p).min(initial=min_p / 2)), float(near.sum()))
-    return Candidates(candidates.ids[kept], weights[kept], (*candidates.cuts, cut))
+    return TokenFilter(candidates.ids[kept], weights[kept], (*candidates.cuts, cut))
 
 
 def _band(weights: npt.NDArray[np.float64], wanted: float) -> tuple[int, float, npt.NDArray[np.float64]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.random import Philox
 
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.speculation.filters import Candidates, keep_min_p, keep_top_k, keep_top_p, scaled
+from starsd_edge.speculation.filters import TokenFilter, keep_min_p, keep_top_k, keep_top_p, scaled
 from starsd_edge.speculation.penalties import Penalties, TextPenalties
 
 _LARGEST_BIAS = 100.0
@@ -227,7 +227,7 @@ def _highest(row: Row, best: int) -> Choice:
     return Choice(best, float(row[best]) - max(others) if others else float("inf"))
 
 
-def _inverse_cdf(candidates: Candidates, uniform: float) -> Choice:
+def _inverse_cdf(candidates: TokenFilter, uniform: float) -> Choice:
     """The first id whose cumulative weight exceeds the coin's share of the whole. Ids of weight 0 are never it."""
     cumulative = np.cumsum(candidates.weights)
     total = float(cumulative[-1])

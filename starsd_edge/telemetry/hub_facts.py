@@ -241,7 +241,7 @@ class TargetFacts:
 
 
 @dataclass(frozen=True)
-class DraftTimes:
+class RecentDrafts:
     """Of the last drafts: time in `Q_in` and in the drafter (S), milliseconds."""
 
     drafts: Total = 0
@@ -285,7 +285,7 @@ class HubFacts:
     queue: QueueDepth = field(default_factory=QueueDepth)
     time: TimeUse = field(default_factory=TimeUse)
     busy_ratio: Measure = 0.0
-    draft_times: DraftTimes = field(default_factory=DraftTimes)
+    draft_times: RecentDrafts = field(default_factory=RecentDrafts)
     bytes_up: Total = 0
     bytes_down: Total = 0
     dropped: dict[Label, Total] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.bench.device_times import DraftTimes
+from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.bench.star_runs import HubPlan
 from starsd_edge.bench.trace import Traces, write_traces
 from starsd_edge.cli.bench.star_hubs import hub_arguments
@@ -134,7 +134,7 @@ def test_without_a_trace_the_command_that_records_one_is_named(
 
 
 def test_a_hub_is_told_what_is_planned() -> None:
-    plan = HubPlan("drr", 8, DraftShape(8, 5, 4), times=DraftTimes(0.01, 0.125, 5), wrong=True)
+    plan = HubPlan("drr", 8, DraftShape(8, 5, 4), times=ModelDraftTimes(0.01, 0.125, 5), wrong=True)
     told = hub_arguments(plan, Path("head"), [7, 8])
     assert told[:2] == ["head", "--require-drafter"]
     pairs = dict(zip(told[2::2], told[3::2], strict=True))

@@ -13,7 +13,7 @@ import pytest
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.cli import kept_curves as kept_curves_module
 from starsd_edge.cli.bench.options import BenchVerifyOptions
-from starsd_edge.cli.bench.verify import Outcome, VerifyBench
+from starsd_edge.cli.bench.verify import VerifyBench, VerifyOutcome
 from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.runtime.engine import Sequence, Step
 from starsd_edge.speculation.tree import DraftTree
@@ -66,7 +66,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, engine: ClockedEngine, **options: 
     return VerifyBench(asked, lambda step: None, engine.clock)
 
 
-def run_and_keep(bench: VerifyBench) -> Outcome:
+def run_and_keep(bench: VerifyBench) -> VerifyOutcome:
     """As the command does once it has shown what was measured."""
     outcome = bench.run()
     curve_store().save(outcome.key, outcome.stored)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from starsd_edge.bench.decode_figures import Measured, decode_figures
+from starsd_edge.bench.decode_figures import DecodeTimes, decode_figures
 from starsd_edge.bench.decode_tables import decode_tables
-from starsd_edge.bench.figures import CPU, Report
+from starsd_edge.bench.figures import CPU, BenchReport
 from starsd_edge.bench.runs import Run
 from starsd_edge.telemetry.rounds import HUB, NGRAM, NONE, Round
 from starsd_edge.telemetry.rtt import TcpRtt
@@ -31,9 +31,9 @@ def plain_run(decode_s: float) -> Run:
     return Run(TOKENS, 0.1, decode_s, tuple(Round(NONE, emitted=1, round_s=0.03, verify_s=0.028) for _ in range(10)))
 
 
-def report_of(runs: dict[str, Sequence[Run]], links: dict[str, LinkFigures] | None = None) -> Report:
+def report_of(runs: dict[str, Sequence[Run]], links: dict[str, LinkFigures] | None = None) -> BenchReport:
     curve = {1: [0.02, 0.03], 5: [0.022, 0.036], 16: [0.04, 0.04]}
-    return Report(decode_figures(Measured(runs, 64, curve, links or {}), CPU))
+    return BenchReport(decode_figures(DecodeTimes(runs, 64, curve, links or {}), CPU))
 
 
 HUB_RUN = Run(
@@ -120,7 +120,7 @@ def test_plain_and_nothing_else_is_enough() -> None:
     assert "drafting" not in text
 
 
-def printed(report: Report, titles: dict[str, str]) -> str:
+def printed(report: BenchReport, titles: dict[str, str]) -> str:
     out = io.StringIO()
     console = Console(file=out, width=80, highlight=False)
     for table in decode_tables(report, titles, committed=128):

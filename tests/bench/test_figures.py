@@ -10,8 +10,8 @@ import pytest
 from starsd_edge.bench.figures import (
     CPU,
     GPU,
+    BenchReport,
     Figure,
-    Report,
     Spread,
     check_report_path,
     label_of,
@@ -20,7 +20,7 @@ from starsd_edge.bench.figures import (
 )
 from starsd_edge.errors import UsageError
 
-REPORT = Report(
+REPORT = BenchReport(
     [
         Figure.median("plain_tokens_per_s", [40.0, 38.0, 41.5], "tokens/s", CPU),
         Figure("tokens_per_round", 2.5, "", CPU),
@@ -56,7 +56,7 @@ def test_failed_write_leaves_the_older_report(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old")
     with pytest.raises(TypeError):
-        write_report(path, Report([], {}, {"what": object()}))
+        write_report(path, BenchReport([], {}, {"what": object()}))
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("report.json", "old")]
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from starsd_edge.cli.bench.star_probe import HubProbe
+from starsd_edge.cli.bench.star_probe import HubWatcher
 from starsd_edge.cli.hub_process import read_status
 from starsd_edge.errors import StarsdError
 from tests.support.hub_client import running_hub
@@ -23,7 +23,7 @@ async def test_the_books_of_a_hub_are_read() -> None:
 
 async def test_a_hub_is_looked_at_from_beside_it() -> None:
     def look(port: int) -> tuple[float, float]:
-        with HubProbe(port) as probe:
+        with HubWatcher(port) as probe:
             seen = probe.read()
         return seen.loop_lag_ms_p99, seen.memory_growth
 
@@ -38,7 +38,7 @@ def test_no_hub_is_one_line() -> None:
         port = nobody.getsockname()[1]
     with pytest.raises(StarsdError, match="gives no status"):
         read_status(f"ws://127.0.0.1:{port}")
-    with HubProbe(port) as probe, pytest.raises(StarsdError, match="no answer to the probe"):
+    with HubWatcher(port) as probe, pytest.raises(StarsdError, match="no answer to the probe"):
         probe.read()
 
 

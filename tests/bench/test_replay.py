@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.bench.delayed_paths import DelayedPaths
-from starsd_edge.bench.device_times import Line, LinkTimes, Pacer, PassTimes
+from starsd_edge.bench.device_times import Line, LinkTimes, ModelPassTimes, Pacer
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
 from starsd_edge.bench.star_runs import HubPlan, Point, TargetLog
 from starsd_edge.bundles.bundle import load_bundle
@@ -53,17 +53,17 @@ class FakeTime:
 
 
 def test_a_pass_grows_by_a_share_with_its_rows() -> None:
-    times = PassTimes(0.035, 0.03)
+    times = ModelPassTimes(0.035, 0.03)
     assert times.mean_s(1) == 0.035
     assert times.mean_s(11) == pytest.approx(0.035 * 1.3)
-    jittery = PassTimes(1.0, 0.0, 0.2)
+    jittery = ModelPassTimes(1.0, 0.0, 0.2)
     assert (jittery.draw_s(1, 0.0), jittery.draw_s(1, 0.5), jittery.draw_s(1, 1.0)) == pytest.approx((0.8, 1.0, 1.2))
 
 
 @pytest.mark.parametrize("numbers", [(-1.0, 0.0, 0.0), (float("nan"), 0, 0), (1.0, -0.1, 0.0), (1.0, 0.0, 1.0)])
 def test_times_that_cannot_be_are_refused(numbers: tuple[float, float, float]) -> None:
     with pytest.raises(UsageError):
-        PassTimes(*numbers)
+        ModelPassTimes(*numbers)
 
 
 @pytest.mark.parametrize("numbers", [(-1.0, None), (float("inf"), None), (0.0, 0.0), (0.0, float("nan"))])
@@ -145,7 +145,7 @@ def test_a_node_beside_the_text_is_not_followed_by_the_recorded_token() -> None:
 
 def test_a_pass_takes_the_time_of_the_device() -> None:
     time, trace = FakeTime(), letter_trace()
-    device = ReplayDevice(PassTimes(0.035, 0.03), Pacer(time.clock, time.sleep), lambda: 0.5)
+    device = ReplayDevice(ModelPassTimes(0.035, 0.03), Pacer(time.clock, time.sleep), lambda: 0.5)
     engine = ReplayEngine(trace, letter_source(), device)
     seq = engine.open(64)
     engine.forward(seq, trace.ids[:1], np.arange(1), causal_mask(1))
@@ -205,7 +205,7 @@ def test_a_path_to_where_nobody_listens_ends_its_connections() -> None:
 @pytest.fixture
 def setup(tmp_path: Path) -> ReplaySetup:
     bundle = load_bundle(write_bundle(tmp_path / "letters"))
-    return ReplaySetup(bundle, letters(), letter_traces(), PassTimes(0.002, 0.03, 0.1), seed=0)
+    return ReplaySetup(bundle, letters(), letter_traces(), ModelPassTimes(0.002, 0.03, 0.1), seed=0)
 
 
 async def test_targets_replay_their_texts_through_a_real_hub_and_modelled_paths(setup: ReplaySetup) -> None:

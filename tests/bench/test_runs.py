@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from starsd_edge.bench.runs import WARM_UP_TOKENS, Difference, Run, differences, margin_at, run_by_turns
+from starsd_edge.bench.runs import WARM_UP_TOKENS, Divergence, Run, differences, margin_at, run_by_turns
 from starsd_edge.bench.verify_curve import measure_verify
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from tests.support.prefix_engine import PrefixEngine
@@ -60,8 +60,8 @@ def test_differences_are_found_where_they_begin() -> None:
         "other": [run_of(1, 9, 9), run_of(4, 5, 6), run_of(1, 2, 3), run_of(4, 5)],
     }
     assert differences(runs, "plain", ["same"], prompts=2) == []
-    assert differences(runs, "plain", ["other"], prompts=2) == [Difference("other", 0, 1), Difference("other", 1, 2)]
-    assert differences(runs, "plain", ["plain"], prompts=2) == [Difference("plain", 1, 2)], "two runs of one mode"
+    assert differences(runs, "plain", ["other"], prompts=2) == [Divergence("other", 0, 1), Divergence("other", 1, 2)]
+    assert differences(runs, "plain", ["plain"], prompts=2) == [Divergence("plain", 1, 2)], "two runs of one mode"
 
 
 @pytest.mark.parametrize("length", [1, 2, 32, 33, 70])

@@ -28,7 +28,7 @@ from starsd_edge.bench.star_runs import (
     DraftMark,
     HubPlan,
     HubUse,
-    Measured,
+    MeasuredPoint,
     Point,
     TargetLog,
     TargetSeen,
@@ -91,8 +91,8 @@ def seen(rate: float, services: int = 10, draft_s: float = 0.012, return_s: floa
     return TargetSeen(rate, stats, [0.1] * services, [draft_s] * services, [return_s] * services, 2.0)
 
 
-def run_of(point: Point, per_target: float, hub: HubUse | None = None, services: int = 10) -> Measured:
-    return Measured(point, [seen(per_target, services) for _ in point.links], hub)
+def run_of(point: Point, per_target: float, hub: HubUse | None = None, services: int = 10) -> MeasuredPoint:
+    return MeasuredPoint(point, [seen(per_target, services) for _ in point.links], hub)
 
 
 def test_the_law_from_measured_times() -> None:
@@ -118,7 +118,7 @@ def test_the_simulator_from_measured_times() -> None:
 
 def test_the_smallest_share_of_an_own_rate() -> None:
     point = Point(POLICY, OURS, HubPlan(), (LinkTimes(0.0),) * 2, DraftShape(5, 5))
-    measured = Measured(point, [seen(1.0), seen(1.0, services=4)], None)
+    measured = MeasuredPoint(point, [seen(1.0), seen(1.0, services=4)], None)
     assert least_own_rate(measured, [0.05, 0.08]) == pytest.approx(0.5)
 
 

@@ -22,7 +22,7 @@ from starsd_jetson.drafting import NgramDrafts
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.kept_channel import KeptChannels
 from starsd_jetson.kept_sequence import KeptSequence
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.decoding import PROMPT, WORDS, Plain, letters, plain_answer, request
 from tests.support.hub_client import RunningHub, free_ports, running_hub
@@ -51,7 +51,7 @@ class Chat:
     def __init__(self, target: LinkedTarget) -> None:
         self.channels = KeptChannels(target.link.open_channel)
         self._target = target
-        self._source = HubDrafts(self.channels.open, NgramDrafts(), Patience(5.0), time.monotonic)
+        self._source = HubDrafts(self.channels.open, NgramDrafts(), WaitPolicy(5.0), time.monotonic)
         self._kept = KeptSequence()
 
     async def answer(

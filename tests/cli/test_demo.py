@@ -15,13 +15,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from starsd_edge.cli.demo.star import HubWatch, Star, StarPlan, TargetResult
+from starsd_edge.cli.demo.star import DemoPlan, DemoStar, DemoTargetResult, HubWatch
 from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary
 from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
 from starsd_edge.telemetry.feed import Snapshot
-from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import LIVE, Link
+from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedLink
 from tests.support.command_line import CommandLine
 from tests.support.demo_frames import CASES, case_text, golden, view_of
 from tests.support.monitor_frames import board_of, recorded, text_of
@@ -64,8 +64,8 @@ def started(tmp_path: Path) -> list[int]:
 HUB = "ws://127.0.0.1:4711"
 
 
-def plan(*prompts: str) -> StarPlan:
-    return StarPlan(target=Path("target"), hub=HUB, prompts=prompts, max_tokens=5, threads=1)
+def plan(*prompts: str) -> DemoPlan:
+    return DemoPlan(target=Path("target"), hub=HUB, prompts=prompts, max_tokens=5, threads=1)
 
 
 def plain_view(targets: int) -> tuple[PlainView, io.StringIO]:
@@ -75,7 +75,7 @@ def plain_view(targets: int) -> tuple[PlainView, io.StringIO]:
 
 async def test_every_target_is_answered_and_nothing_keeps_running(program: list[str], tmp_path: Path) -> None:
     view, out = plain_view(3)
-    results = await Star(plan("one |line", "two\n|lines", "three"), view, program).run()
+    results = await DemoStar(plan("one |line", "two\n|lines", "three"), view, program).run()
     assert [result.failure for result in results] == ["", "", ""]
     assert all(result.figures["tokens"] == 12 for result in results)
     lines = out.getvalue().splitlines()
@@ -90,7 +90,7 @@ async def test_every_target_is_answered_and_nothing_keeps_running(program: list[
 
 async def test_a_target_that_fails_is_told_with_its_last_words_and_the_others_go_on(program: list[str]) -> None:
     view, out = plain_view(2)
-    results = await Star(plan("fail", "fine"), view, program).run()
+    results = await DemoStar(plan("fail", "fine"), view, program).run()
     assert [result.failure for result in results] == ["the hub is not there", ""]
     assert "[target 1] -- failed: the hub is not there" in out.getvalue()
 
@@ -117,7 +117,7 @@ def test_what_the_program_starts_for_itself_is_not_set_by_the_users_configuratio
 
 async def test_being_stopped_ends_every_process(program: list[str], tmp_path: Path) -> None:
     view, _ = plain_view(2)
-    task = asyncio.create_task(Star(plan("hang", "hang"), view, program).run())
+    task = asyncio.create_task(DemoStar(plan("hang", "hang"), view, program).run())
     while len(started(tmp_path)) < 2:
         await asyncio.sleep(0.01)
     task.cancel()
@@ -169,7 +169,7 @@ def test_plain_lines_fit_a_terminal_and_cannot_drive_it() -> None:
     with view:
         view.piece(0, "word " * 40)
         view.piece(0, "\x1b[31mred\n" + "x" * 200)
-        view.end(0, TargetResult(failure="gone"))
+        view.end(0, DemoTargetResult(failure="gone"))
     lines = out.getvalue().splitlines()
     assert max(len(line) for line in lines[:3]) <= 80
     assert "\x1b" not in out.getvalue()
@@ -200,17 +200,17 @@ def test_a_hub_that_is_lost_is_said_so() -> None:
     for width in (80, 120):
         view = view_of(width, 24, 3)
         assert "connecting" in text_of(view.picture(), width, 24)
-        view.hub(Link("no hub: the connection was lost", is_live=False))
+        view.hub(FeedLink("no hub: the connection was lost", is_live=False))
         assert "no hub: the connection was lost" in text_of(view.picture(), width, 24)
 
 
 async def test_the_figures_at_the_end_are_of_all_the_time() -> None:
-    async def feed() -> AsyncGenerator[Snapshot | Link, None]:
+    async def feed() -> AsyncGenerator[Snapshot | FeedLink, None]:
         yield LIVE
         for snapshot in recorded():
             yield snapshot
 
-    news: list[Board | Link] = []
+    news: list[StarBoard | FeedLink] = []
     watch = HubWatch(lambda url: feed(), news.append)
     assert watch.whole() is None
     await watch.follow("ws://127.0.0.1:4711")
@@ -238,7 +238,7 @@ async def test_what_follows_the_hub_ends_with_the_answers(program: list[str]) ->
             seen.append("ended")
 
     view, _ = plain_view(1)
-    await Star(plan("one"), view, program, follow=follow).run()
+    await DemoStar(plan("one"), view, program, follow=follow).run()
     assert seen == ["ws://127.0.0.1:4711", "ended"]
 
 
@@ -248,7 +248,7 @@ async def test_a_monitor_that_is_not_let_in_is_an_error_after_the_answers(progra
 
     view, out = plain_view(1)
     with pytest.raises(StarsdError, match="not let in"):
-        await Star(plan("one"), view, program, follow=follow).run()
+        await DemoStar(plan("one"), view, program, follow=follow).run()
     assert "[target 1] one" in out.getvalue()
 
 
@@ -260,7 +260,7 @@ def test_panels_show_the_end_of_each_answer_and_fit_the_width() -> None:
         for number in range(60):
             view.piece(0, f"line {number}\n")
         view.piece(1, "the quick brown fox jumps over the lazy dog " * 3)
-        view.end(0, TargetResult(figures=figures))
+        view.end(0, DemoTargetResult(figures=figures))
     last_frame = out.getvalue().split("\x1b[2K")[-1]
     assert "line 58" in last_frame
     assert "line 40" not in last_frame
@@ -273,7 +273,7 @@ def test_the_table_weighs_what_is_together_by_rounds() -> None:
     one = {**base, "tokens": 30, "rounds": 10, "tokens_per_s": 5.0, "accepted_per_round": 2.0, "tokens_per_round": 3.0}
     two = {**base, "tokens": 30, "rounds": 30, "tokens_per_s": 6.0, "accepted_per_round": 0.0, "tokens_per_round": 1.0}
     out = io.StringIO()
-    results = [TargetResult(one, 1.0, 3.0), TargetResult(two, 2.0, 3.9), TargetResult(failure="gone")]
+    results = [DemoTargetResult(one, 1.0, 3.0), DemoTargetResult(two, 2.0, 3.9), DemoTargetResult(failure="gone")]
     Console(file=out, width=80).print(summary(["target 1", "target 2", "target 3"], results))
     together = next(line for line in out.getvalue().splitlines() if "together" in line).split()
     assert together == ["together", "60", "20.0", "0.50", "1.50", "1.00", "10", "4"]

@@ -12,7 +12,7 @@ from starsd_edge.bundles.engine_manifest import EngineHost
 from starsd_edge.device.board import Board
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.gpus import Gpu, Gpus
-from starsd_edge.device.host import Memory
+from starsd_edge.device.host import HostMemory
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engine_hosts
@@ -25,7 +25,7 @@ HERE = EngineHost("tensorrt", "10.3.0.30", "sm87", "linux-aarch64")
 NEEDS = EngineNeeds(building=3 * GB, running=2 * GB, context=4096)
 NANO = DeviceFacts(board=Board("A kit", soc="tegra234", family="Orin", compute_capability="sm87"))
 CARD = Gpu("A GPU", memory_bytes=24 * GB, free_bytes=9 * GB)
-DESK = DeviceFacts(memory=Memory(64 * GB, 40 * GB, 0), gpus=Gpus((CARD,)))
+DESK = DeviceFacts(memory=HostMemory(64 * GB, 40 * GB, 0), gpus=Gpus((CARD,)))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def room(facts: DeviceFacts, needs: EngineNeeds = NEEDS) -> Finding:
     ],
 )
 def test_room_on_a_board_is_that_of_cpu_and_gpu_together(total: float, free: float, level: Level, says: str) -> None:
-    found = room(replace(NANO, memory=Memory(int(total), int(free), 0)))
+    found = room(replace(NANO, memory=HostMemory(int(total), int(free), 0)))
     assert found.level is level
     assert says in found.finding
     assert bool(found.remedy) == (level is not Level.OK)

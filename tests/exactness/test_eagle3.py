@@ -15,7 +15,7 @@ from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
-from starsd_jetson.drafting import Draft
+from starsd_jetson.drafting import RoundDraft
 from starsd_jetson.target import Target
 from starsd_server.drafters.contract import Drafter
 from tests.support.drafter_source import DrafterDrafts
@@ -100,7 +100,7 @@ class Compared(DrafterDrafts):
         super().append(ids, features)
         self._rows_seen.append((list(ids), features.copy()))
 
-    def take(self) -> Draft:
+    def take(self) -> RoundDraft:
         draft = super().take()
         fresh = 10_000 + self.compared
         ids = [token for part, _ in self._rows_seen for token in part]

@@ -20,8 +20,8 @@ from starsd_jetson.drafting import NoDrafts
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.hub_link import HubLink
-from starsd_jetson.patience import Patience
 from starsd_jetson.target import Target
+from starsd_jetson.wait_policy import WaitPolicy
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from tests.support.hub_client import running_hub
 
@@ -35,7 +35,7 @@ def answer_all(target: Target, url: str, context: int = 256) -> list[Answer]:
     hello = target.hello("self", SHAPE, context)
     with HubLink(HubAddress(url), hello, lambda line: None, time.monotonic, random.random) as link:
         link.wait_for_hub(60)
-        source = HubDrafts(link.open_channel, NoDrafts(), Patience(60), time.monotonic)
+        source = HubDrafts(link.open_channel, NoDrafts(), WaitPolicy(60), time.monotonic)
         requests = [
             Request(target.encode(prompt, raw=False), SamplingParams(), 48, context, SHAPE) for prompt in PROMPTS
         ]

@@ -14,13 +14,13 @@ from starsd_edge.text.chat import ChatFrame  # noqa: E402
 from starsd_export.checkpoint import Checkpoint, open_checkpoint  # noqa: E402
 from starsd_export.draft_heads.trained import HEAD_TENSORS, read_trained  # noqa: E402
 from starsd_export.training.learning import LossWeights  # noqa: E402
-from starsd_export.training.loop import Report, TrainingPlan  # noqa: E402
+from starsd_export.training.loop import Evaluation, TrainingPlan  # noqa: E402
 from starsd_export.training.pipeline import (  # noqa: E402
     PLOT_NAME,
     HeadPlan,
     train_head,
 )
-from starsd_export.training.texts import Text, Writer, WritingPlan, write_texts  # noqa: E402
+from starsd_export.training.texts import TrainingText, Writer, WritingPlan, write_texts  # noqa: E402
 from tests.support.tiny_llama import write_safetensors  # noqa: E402
 
 
@@ -32,7 +32,7 @@ class Watcher:
     """Remembers reports; ends the run after so many updates."""
 
     def __init__(self, until: int | None = None) -> None:
-        self.reports: list[Report] = []
+        self.reports: list[Evaluation] = []
         self._until = until
         self._stage = ""
 
@@ -43,7 +43,7 @@ class Watcher:
         if self._stage == "training" and count == self._until:
             raise InterruptedRunError
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Evaluation) -> None:
         self.reports.append(report)
 
 
@@ -187,8 +187,8 @@ def test_a_batch_in_which_the_model_asks_nothing_has_no_texts(checkpoint: Checkp
 
 
 def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
-    def writer(number: int) -> list[Text]:
-        return [Text([number, number + 1, number + 2], 1)] * 2
+    def writer(number: int) -> list[TrainingText]:
+        return [TrainingText([number, number + 1, number + 2], 1)] * 2
 
     path = tmp_path / "texts.jsonl"
     whole = write_texts(writer, path, 30, lambda count: None)
@@ -202,7 +202,7 @@ def test_texts_go_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
 def test_a_model_that_says_nothing_of_use_is_not_asked_for_ever(tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def writer(number: int) -> list[Text]:
+    def writer(number: int) -> list[TrainingText]:
         asked.append(number)
         return []
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from starsd_edge.heads import torch_captured as captured  # noqa: E402
-from starsd_edge.heads.torch_captured import PassInputs, PassOutputs, Run, capture_cuda  # noqa: E402
+from starsd_edge.heads.torch_captured import HeadInputs, HeadOutputs, Run, capture_cuda  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
@@ -27,7 +27,7 @@ class Recorder:
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []
 
-    def __call__(self, run: Run, inputs: PassInputs) -> tuple[Callable[[], None], PassOutputs]:
+    def __call__(self, run: Run, inputs: HeadInputs) -> tuple[Callable[[], None], HeadOutputs]:
         self.shapes.append(captured.PassShape.of(inputs))
         outputs = run(inputs)
 

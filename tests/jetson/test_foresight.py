@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.foresight import Foresight
+from starsd_jetson.acceptance import AcceptanceEstimator
 from tests.support.trees import random_tree, tree_of
 
 CHAIN = DraftTree.chain([1, 2, 3])
 
 
-def after(tree: DraftTree, text: list[int], times: int = 100, depth: int = 3) -> Foresight:
-    foresight = Foresight()
+def after(tree: DraftTree, text: list[int], times: int = 100, depth: int = 3) -> AcceptanceEstimator:
+    estimator = AcceptanceEstimator()
     for _ in range(times):
-        foresight.expect(tree, depth)
-        foresight.append(text)
-    return foresight
+        estimator.expect(tree, depth)
+        estimator.append(text)
+    return estimator
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,15 @@ def after(tree: DraftTree, text: list[int], times: int = 100, depth: int = 3) ->
     [([1, 2, 3, 4], [1, 1, 1]), ([1, 2, 9], [1, 1, 0]), ([1, 9], [1, 0, 0]), ([9, 2, 3], [0, 0, 0])],
 )
 def test_a_chain_is_expected_to_do_as_it_did(text: list[int], odds: list[float]) -> None:
-    foresight = after(CHAIN, text)
-    assert foresight.odds(CHAIN) == pytest.approx(odds, abs=0.05)
-    assert foresight.reach(3) == pytest.approx([1, *odds], abs=0.05)
-    assert foresight.last_came_true == (text[0] == 1)
+    estimator = after(CHAIN, text)
+    assert estimator.odds(CHAIN) == pytest.approx(odds, abs=0.05)
+    assert estimator.reach(3) == pytest.approx([1, *odds], abs=0.05)
+    assert estimator.last_came_true == (text[0] == 1)
 
 
 def test_text_that_comes_piece_by_piece_or_came_before_the_tree_is_the_same() -> None:
     whole = after(CHAIN, [1, 2, 9])
-    pieces, late = Foresight(), Foresight()
+    pieces, late = AcceptanceEstimator(), AcceptanceEstimator()
     for _ in range(100):
         pieces.expect(CHAIN, 3)
         for token in (1, 2, 9):
@@ -44,28 +44,28 @@ def test_text_that_comes_piece_by_piece_or_came_before_the_tree_is_the_same() ->
 
 
 def test_trees_that_overlap_are_judged_each_by_itself() -> None:
-    foresight = Foresight()
+    estimator = AcceptanceEstimator()
     for _ in range(50):
-        foresight.expect(DraftTree.chain([1, 9]), 2)
-        foresight.append([1])
-        foresight.expect(DraftTree.chain([2, 3]), 2)
-        foresight.append([2, 3])
-    assert foresight.reach(2) == pytest.approx([1, 1, 0.5], abs=0.1)
+        estimator.expect(DraftTree.chain([1, 9]), 2)
+        estimator.append([1])
+        estimator.expect(DraftTree.chain([2, 3]), 2)
+        estimator.append([2, 3])
+    assert estimator.reach(2) == pytest.approx([1, 1, 0.5], abs=0.1)
 
 
 def test_siblings_have_records_of_their_own() -> None:
     tree = tree_of([[1, 2], [5, 6], [7]])
-    foresight = after(tree, [5, 6])
-    by_token = dict(zip(tree.tokens.tolist(), foresight.odds(tree).tolist(), strict=True))
+    estimator = after(tree, [5, 6])
+    by_token = dict(zip(tree.tokens.tolist(), estimator.odds(tree).tolist(), strict=True))
     assert by_token[5] > 0.9
     assert by_token[6] > 0.6
     assert max(by_token[1], by_token[2], by_token[7]) < 0.1
 
 
 def test_what_is_left_of_a_late_tree_is_known_by_its_own_levels() -> None:
-    foresight = after(CHAIN, [1, 9])
-    assert foresight.odds(CHAIN.below(0), level=1) == pytest.approx([0, 0], abs=0.05)
-    assert foresight.odds(CHAIN.below(0)) == pytest.approx([1, 0], abs=0.05)
+    estimator = after(CHAIN, [1, 9])
+    assert estimator.odds(CHAIN.below(0), level=1) == pytest.approx([0, 0], abs=0.05)
+    assert estimator.odds(CHAIN.below(0)) == pytest.approx([1, 0], abs=0.05)
 
 
 def test_levels_that_trees_lack_are_not_reached() -> None:
@@ -76,37 +76,37 @@ def test_levels_that_trees_lack_are_not_reached() -> None:
 
 
 def test_a_drafter_without_guesses_reaches_nothing() -> None:
-    foresight = after(DraftTree.empty(), [1])
-    assert foresight.is_mostly_empty
-    assert foresight.reach(2)[1] < 0.05
+    estimator = after(DraftTree.empty(), [1])
+    assert estimator.is_mostly_empty
+    assert estimator.reach(2)[1] < 0.05
     assert not after(CHAIN, [9]).is_mostly_empty
 
 
 def test_what_was_long_ago_fades() -> None:
-    foresight = after(CHAIN, [9])
+    estimator = after(CHAIN, [9])
     for _ in range(20):
-        foresight.expect(CHAIN, 3)
-        foresight.append([1, 2, 3])
-    assert foresight.reach(3)[3] > 0.5
+        estimator.expect(CHAIN, 3)
+        estimator.append([1, 2, 3])
+    assert estimator.reach(3)[3] > 0.5
 
 
 def test_trees_of_an_earlier_text_are_not_judged_by_the_next() -> None:
-    foresight = after(CHAIN, [1, 2, 3])
-    before = foresight.reach(3)
-    foresight.expect(CHAIN, 3)
-    foresight.forget_trees()
-    foresight.append([9])
-    assert foresight.reach(3) == before
+    estimator = after(CHAIN, [1, 2, 3])
+    before = estimator.reach(3)
+    estimator.expect(CHAIN, 3)
+    estimator.forget_trees()
+    estimator.append([9])
+    assert estimator.reach(3) == before
 
 
 def test_odds_fall_from_parent_to_child_and_add_up_to_one_at_most() -> None:
     rng = np.random.default_rng(3)
-    foresight = Foresight()
+    estimator = AcceptanceEstimator()
     for _ in range(200):
         tree = random_tree(rng, DraftShape(12, 4, 3), 6)
-        odds = foresight.odds(tree).tolist()
+        odds = estimator.odds(tree).tolist()
         for node, parent in enumerate(tree.parents.tolist()):
             assert 0 <= odds[node] <= (odds[parent] if parent >= 0 else 1)
         for parent, children in tree.children.items():
             assert sum(odds[child] for child in children.values()) <= (odds[parent] if parent >= 0 else 1) + 1e-9
-        foresight.expect(tree, 4, rng.integers(0, 6, size=4).tolist())
+        estimator.expect(tree, 4, rng.integers(0, 6, size=4).tolist())

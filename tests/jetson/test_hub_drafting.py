@@ -16,7 +16,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.decoder import decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
-from starsd_jetson.patience import FIRST_GAP, Patience
+from starsd_jetson.wait_policy import FIRST_GAP, WaitPolicy
 from tests.support.decoding import Plain, letters, next_token, plain_answer, request
 from tests.support.draft_sources import future
 from tests.support.prefix_engine import PrefixEngine
@@ -94,13 +94,13 @@ class FakeChannel:
         self.closed = True
 
 
-def used_to(round_trip_s: float, plain_s: float = 0.1) -> Patience:
+def used_to(round_trip_s: float, plain_s: float = 0.1) -> WaitPolicy:
     """What a target knows after some rounds with a hub that is as quick as that."""
-    patience = Patience()
+    wait_policy = WaitPolicy()
     for _ in range(20):
-        patience.payoff.times.add(1, plain_s)
-        patience.answered(round_trip_s)
-    return patience
+        wait_policy.cost_model.times.add(1, plain_s)
+        wait_policy.answered(round_trip_s)
+    return wait_policy
 
 
 class Desk:
@@ -346,7 +346,7 @@ def test_text_does_not_depend_on_the_hub(
             channel.text.append(prompt[0])
             return channel
 
-        source = HubDrafts(open_channel, fallback(), Patience(), clock)
+        source = HubDrafts(open_channel, fallback(), WaitPolicy(), clock)
         answer = decode(engine, letters([]), wanted, source, clock=clock)
         assert Plain.of(answer) == plain_answer(engine, letters([]), wanted)
         for origin, rounds in answer.stats.by_origin.items():

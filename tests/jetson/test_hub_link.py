@@ -24,7 +24,7 @@ from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.hub_endings import HubError
 from starsd_jetson.hub_link import HubLink
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.decoding import PROMPT, Plain, letters, next_token, plain_answer, request
 from tests.support.draft_sources import future
 from tests.support.prefix_engine import PrefixEngine
@@ -63,7 +63,7 @@ class Side:
         self.link = HubLink(
             HubAddress(url, token), hello(engine, wanted.shape), self.notices.append, time.monotonic, lambda: uniform
         )
-        self.source = HubDrafts(self.link.open_channel, NgramDrafts(), Patience(), time.monotonic)
+        self.source = HubDrafts(self.link.open_channel, NgramDrafts(), WaitPolicy(), time.monotonic)
 
     def answer(self, on_piece: Callable[[Piece], None] = lambda piece: None) -> Answer:
         return decode(self.engine, letters([]), self.wanted, self.source, clock=time.monotonic, on_piece=on_piece)
@@ -235,7 +235,7 @@ def test_late_drafts_are_rebased_and_used() -> None:
         yield from honest(asked)
 
     with ScriptedHub(script) as hub, linked(hub.url, engine, wanted) as side:
-        side.source._patience.wait_s = lambda *_: 0.0  # type: ignore[method-assign]
+        side.source._wait_policy.wait_s = lambda *_: 0.0  # type: ignore[method-assign]
         answer = side.answer()
         assert Plain.of(answer) == side.expected()
     assert answer.stats.late > 0

@@ -14,7 +14,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.drafting import NgramDrafts, NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
 from starsd_jetson.pass_times import EXPECTED_ROUNDS
-from starsd_jetson.patience import MOST_GAP, Patience
+from starsd_jetson.wait_policy import MOST_GAP, WaitPolicy
 
 LIMIT = DraftShape(8, 4)
 FLAT = VerifyCurves({0: VerifyCurve({1: 0.02, 9: 0.021})})
@@ -61,10 +61,10 @@ class Channel:
 class Rounds:
     """Decodes a text of sevens with a hub; rounds take what `round_s` says of their rows."""
 
-    def __init__(self, patience: Patience, row_share: float) -> None:
+    def __init__(self, wait_policy: WaitPolicy, row_share: float) -> None:
         self.channel = Channel()
         self._share = row_share
-        self.source = HubDrafts(lambda prompt, kind: self.channel, NoDrafts(), patience, lambda: 0.0)
+        self.source = HubDrafts(lambda prompt, kind: self.channel, NoDrafts(), wait_policy, lambda: 0.0)
         self.source.begin([7], "greedy")
         self._emitted = 1
         self.rows: list[int] = []
@@ -80,7 +80,7 @@ class Rounds:
 
 
 def first_request(measured: VerifyCurves | None) -> DraftShape:
-    rounds = Rounds(Patience(measured=measured), 0.03)
+    rounds = Rounds(WaitPolicy(measured=measured), 0.03)
     rounds.run(1)
     return rounds.channel.shapes[0]
 
@@ -92,7 +92,7 @@ def test_a_steep_curve_gives_a_smaller_first_request_than_a_flat_one() -> None:
 
 
 def test_rounds_that_take_less_than_measured_make_drafts_grow() -> None:
-    rounds = Rounds(Patience(measured=STEEP), 0.01)
+    rounds = Rounds(WaitPolicy(measured=STEEP), 0.01)
     rounds.run(40)
     depths = [shape.max_depth for shape in rounds.channel.shapes]
     assert depths[0] == 1
@@ -101,7 +101,7 @@ def test_rounds_that_take_less_than_measured_make_drafts_grow() -> None:
 
 
 def test_rounds_that_take_more_than_measured_make_drafts_shrink() -> None:
-    rounds = Rounds(Patience(measured=FLAT), 0.9)
+    rounds = Rounds(WaitPolicy(measured=FLAT), 0.9)
     rounds.run(12)
     assert rounds.channel.shapes[0].max_depth == 4
     assert max(rounds.rows[:3]) == 5
@@ -109,14 +109,14 @@ def test_rounds_that_take_more_than_measured_make_drafts_shrink() -> None:
 
 
 def test_after_some_rounds_all_is_asked_for_again_whatever_was_measured() -> None:
-    rounds = Rounds(Patience(measured=STEEP), 0.6)
+    rounds = Rounds(WaitPolicy(measured=STEEP), 0.6)
     rounds.run(EXPECTED_ROUNDS + MOST_GAP + 1)
     assert rounds.channel.shapes[0] == DraftShape(1, 1)
     assert rounds.channel.shapes[-1] == LIMIT
 
 
 def test_a_wait_that_was_ordered_goes_with_the_whole_shape() -> None:
-    rounds = Rounds(Patience(0.5, STEEP), 0.6)
+    rounds = Rounds(WaitPolicy(0.5, STEEP), 0.6)
     rounds.run(3)
     assert rounds.channel.shapes == [LIMIT] * 3
 
@@ -135,7 +135,9 @@ def test_the_curve_of_the_prompts_length_counts() -> None:
     asked = {}
     for prompt in (1, 100):
         channel = Channel()
-        source = HubDrafts(lambda prompt, kind, channel=channel: channel, NoDrafts(), Patience(measured=curves), float)  # type: ignore[misc]
+        source = HubDrafts(
+            lambda prompt, kind, channel=channel: channel, NoDrafts(), WaitPolicy(measured=curves), float
+        )  # type: ignore[misc]
         source.begin([7] * prompt, "greedy")
         source.append([7], None)
         source.ask(LIMIT)

@@ -10,7 +10,7 @@ from starsd_edge.protocol.codes import EMPTY, LATE, LOCAL, POOR
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB, NGRAM
 from starsd_jetson.drafting import NgramDrafts
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.simulated_star import HubScript, Outcome, Scene, growing, steady
 
 TREES = DraftShape(8, 4, 2)
@@ -74,7 +74,7 @@ def test_a_hub_without_guesses_costs_next_to_nothing() -> None:
 @pytest.mark.parametrize("acceptance", [0.7, 0.9])
 def test_a_near_and_good_hub_gives_what_always_waiting_gives(acceptance: float, shape: DraftShape) -> None:
     scene, script = Scene(tokens=200, shape=shape), steady(1, acceptance, wide=True)
-    outcome, always = scene.with_hub(script), scene.with_hub(script, Patience(ALWAYS_S))
+    outcome, always = scene.with_hub(script), scene.with_hub(script, WaitPolicy(ALWAYS_S))
     against_plain(f"RTT 1 ms, acceptance {acceptance}", scene, outcome)
     against_plain("   always waiting", scene, always)
     assert outcome.tokens_per_s >= 0.95 * always.tokens_per_s

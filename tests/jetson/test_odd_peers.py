@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedClient, Link
+from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedClient, FeedLink
 from starsd_jetson import hub_link, target
 from tests.jetson.test_hub_link import Side
 from tests.support.command_line import CommandLine
@@ -91,7 +91,7 @@ def test_a_redirect_leads_neither_a_target_nor_a_monitor_elsewhere() -> None:
             seen = asyncio.run(_first(client))
         assert not other.headers
     why = f"it answers with HTTP 307 and sends on to {other.url}: give that address if the hub is there"
-    assert seen == Link(f"no hub: {why}", is_live=False)
+    assert seen == FeedLink(f"no hub: {why}", is_live=False)
 
 
 async def test_a_monitor_finds_its_hub_after_any_answers() -> None:
@@ -100,7 +100,7 @@ async def test_a_monitor_finds_its_hub_after_any_answers() -> None:
     async with aclosing(items):
         while peer.asked < 2 * len(ODD_ANSWERS):
             item = await asyncio.wait_for(anext(items), IN_S)
-            assert isinstance(item, Link)
+            assert isinstance(item, FeedLink)
             assert item.text.isprintable()
         await asyncio.to_thread(peer.stop)
         async with running_hub(port=peer.port):

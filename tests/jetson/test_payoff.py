@@ -6,65 +6,65 @@ import numpy as np
 import pytest
 
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.payoff import CLEAR_PRUNING, Payoff, Prospect
+from starsd_jetson.cost_model import CLEAR_PRUNING, DraftCostModel, ExpectedGain
 from tests.support.trees import random_tree, tree_of
 
 
-def payoff(row_share: float, path: list[int], tree: DraftTree, times: int = 100) -> Payoff:
+def cost_model(row_share: float, path: list[int], tree: DraftTree, times: int = 100) -> DraftCostModel:
     """Every row costs so much of a plain step, and trees like this one came true along this path."""
-    weighs = Payoff()
+    weighs = DraftCostModel()
     for _ in range(3):
         for rows in (1, 5, 9, 17):
             weighs.times.add(rows, 0.03 * (1 + row_share * (rows - 1)))
     for _ in range(times):
-        weighs.foresight.expect(tree, tree.depth, path)
+        weighs.estimator.expect(tree, tree.depth, path)
     return weighs
 
 
 def test_nodes_that_never_come_true_are_not_verified() -> None:
     chain = DraftTree.chain([1, 2, 3, 4])
-    assert payoff(0.05, [1, 2, 9], chain).worth(chain) == DraftTree.chain([1, 2])
-    assert payoff(0.05, [9], chain).worth(chain) == DraftTree.empty()
-    assert payoff(0.05, [1, 2, 3, 4], chain).worth(chain) == chain
+    assert cost_model(0.05, [1, 2, 9], chain).worth(chain) == DraftTree.chain([1, 2])
+    assert cost_model(0.05, [9], chain).worth(chain) == DraftTree.empty()
+    assert cost_model(0.05, [1, 2, 3, 4], chain).worth(chain) == chain
 
 
 def test_a_row_that_costs_as_much_as_a_step_pays_for_certain_guesses_only() -> None:
     chain = DraftTree.chain([1, 2])
-    sure, doubtful = payoff(0.9, [1, 2], chain), payoff(0.9, [1, 2], chain)
+    sure, doubtful = cost_model(0.9, [1, 2], chain), cost_model(0.9, [1, 2], chain)
     for _ in range(10):
-        doubtful.foresight.expect(chain, 2, [9])
-        doubtful.foresight.expect(chain, 2, [1, 2])
+        doubtful.estimator.expect(chain, 2, [9])
+        doubtful.estimator.expect(chain, 2, [1, 2])
     assert sure.worth(chain) == chain
     assert doubtful.worth(chain) == DraftTree.empty()
 
 
 def test_time_that_gives_more_elsewhere_prunes_more() -> None:
     chain = DraftTree.chain([1, 2, 3])
-    weighs = payoff(0.1, [1, 2, 3], chain, times=0)
+    weighs = cost_model(0.1, [1, 2, 3], chain, times=0)
     assert weighs.worth(chain) == chain
     assert len(weighs.worth(chain, tokens_per_s=5 / 0.03)) < 3
 
 
 def test_branches_that_pay_stay_in_order() -> None:
     tree = tree_of([[1, 2], [5, 6], [7]])
-    assert payoff(0.05, [5, 6], tree).worth(tree) == tree_of([[5, 6]])
+    assert cost_model(0.05, [5, 6], tree).worth(tree) == tree_of([[5, 6]])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_kept_is_a_part_of_the_tree_that_no_other_part_of_the_same_order_beats(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    weighs = payoff(0.08, [], DraftTree.empty(), times=0)
+    weighs = cost_model(0.08, [], DraftTree.empty(), times=0)
     for _ in range(40):
         tree = random_tree(rng, DraftShape(12, 4, 3), 6)
         kept = weighs.worth(tree)
         paths = {tuple(path) for path in _paths(tree)}
         assert {tuple(path) for path in _paths(kept)} <= paths
         curve = weighs.times.curve(len(tree) + 1)
-        odds = np.sort(weighs.foresight.odds(tree))[::-1]
+        odds = np.sort(weighs.estimator.odds(tree))[::-1]
         nets = [odds[:n].sum() - (curve[n] - curve[0]) / curve[0] for n in range(len(tree) + 1)]
         assert len(kept) == len(tree) or nets[len(kept)] == pytest.approx(max(nets))
         assert nets[len(kept)] >= max(nets) - CLEAR_PRUNING * (1 + odds.sum()) - 1e-9
-        weighs.foresight.expect(tree, 4, rng.integers(0, 6, size=4).tolist())
+        weighs.estimator.expect(tree, 4, rng.integers(0, 6, size=4).tolist())
 
 
 def _paths(tree: DraftTree) -> list[list[int]]:
@@ -77,20 +77,20 @@ def _paths(tree: DraftTree) -> list[list[int]]:
 
 def test_before_anything_was_timed_trees_are_taken_as_they_are() -> None:
     chain = DraftTree.chain([1, 2, 3])
-    assert Payoff().worth(chain) == chain
-    assert not Payoff().retimes_plain(chain)
+    assert DraftCostModel().worth(chain) == chain
+    assert not DraftCostModel().retimes_plain(chain)
 
 
 def test_a_tree_whose_last_nodes_gain_or_cost_next_to_nothing_is_left_as_its_drafter_made_it() -> None:
     tree = tree_of([[1, 2], [3]])
     for _ in range(2):
-        assert payoff(0.02, [1, 2], tree).worth(tree) == tree
-    assert payoff(0.2, [1, 2], tree).worth(tree) == tree_of([[1, 2]])
+        assert cost_model(0.02, [1, 2], tree).worth(tree) == tree
+    assert cost_model(0.2, [1, 2], tree).worth(tree) == tree_of([[1, 2]])
 
 
 # What may come of a request: a chain of two levels, each true in half the cases, a plain step of 1 s, a row 0.1 s.
 
-HALF = Prospect([1.0, 0.5, 0.25], np.array([1.0, 1.1, 1.2]), 1.0)
+HALF = ExpectedGain([1.0, 0.5, 0.25], np.array([1.0, 1.1, 1.2]), 1.0)
 
 
 def test_the_best_way_weighs_waiting_against_going_on() -> None:

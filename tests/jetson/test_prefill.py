@@ -14,7 +14,7 @@ from starsd_jetson.drafting import NoDrafts
 from starsd_jetson.hub_drafting import HubDrafts, OpenChannel
 from starsd_jetson.kept_channel import KeptChannels
 from starsd_jetson.kept_sequence import KeptSequence
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.decoding import WORDS, Plain, letters, plain_answer, request
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.simulated_star import Clock
@@ -61,7 +61,7 @@ class Told:
 
 
 def answer(star: SteppedStar, told: Told, open_channel: OpenChannel | None = None) -> Plain:
-    source = HubDrafts(open_channel or star.open_channel, NoDrafts(), Patience(), star.clock)
+    source = HubDrafts(open_channel or star.open_channel, NoDrafts(), WaitPolicy(), star.clock)
     engine = PacedEngine(star.clock)
     return Plain.of(
         decode(
@@ -127,7 +127,7 @@ def test_first_tokens_do_not_wait_for_the_hub_and_later_rounds_use_it(
 def test_a_chat_goes_on_in_its_session_with_the_rows_that_are_new() -> None:
     star = a_star(window=20)
     channels, kept = KeptChannels(star.open_channel), KeptSequence()
-    source = HubDrafts(channels.open, NoDrafts(), Patience(), star.clock)
+    source = HubDrafts(channels.open, NoDrafts(), WaitPolicy(), star.clock)
     engine = PacedEngine(star.clock)
     prompt = list(PROMPT)
     for _ in range(2):

@@ -20,7 +20,7 @@ from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.hub_link import HubLink
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Drafter, DrafterRegistry
@@ -68,7 +68,7 @@ def run_target(
     address = HubAddress.parse(url)
     with HubLink(address, hello, lambda line: None, time.monotonic, random.random) as link:
         link.wait_for_hub(20)
-        source = HubDrafts(link.open_channel, fallback(), Patience(WAIT_S), time.monotonic)
+        source = HubDrafts(link.open_channel, fallback(), WaitPolicy(WAIT_S), time.monotonic)
         return decode(SlowEngine(1), letters([]), wanted, source, clock=time.monotonic, on_piece=on_piece)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from starsd_edge.errors import UsageError
 from starsd_edge.telemetry.feed import FeedError, Snapshot
-from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import FALLBACK, LIVE, FeedClient, Link, Recorder, replay
+from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.feed_client import FALLBACK, LIVE, FeedClient, FeedLink, Recorder, replay
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 from starsd_edge.telemetry.monitor.model import MonitorModel
 from starsd_server.settings import DoorSettings, HubSettings
@@ -24,7 +24,7 @@ from tests.support.hub_client import running_hub
 from tests.support.monitor_frames import FEED, frame_text, pressed, recorded
 
 PATIENCE_S = 30
-Items = AsyncGenerator[Snapshot | Link, None]
+Items = AsyncGenerator[Snapshot | FeedLink, None]
 
 
 class Hasty:
@@ -40,8 +40,8 @@ def watch(url: str, token: str | None = None) -> Items:
     return FeedClient(url, headers, Hasty(), time.monotonic).items()
 
 
-async def until(items: Items, wanted: Callable[[Snapshot | Link], bool]) -> Snapshot | Link:
-    async def wait() -> Snapshot | Link:
+async def until(items: Items, wanted: Callable[[Snapshot | FeedLink], bool]) -> Snapshot | FeedLink:
+    async def wait() -> Snapshot | FeedLink:
         async for item in items:
             if wanted(item):
                 return item
@@ -57,7 +57,7 @@ async def test_fifty_targets_come_and_go_while_they_are_watched() -> None:
     async with running_hub() as hub, aclosing(watch(hub.url)) as items:
         enough = asyncio.Event()
         coming = asyncio.ensure_future(come_and_go(hub.url, targets, PATIENCE_S, enough))
-        board = Board()
+        board = StarBoard()
         while not coming.done():
             item = await asyncio.wait_for(anext(items), PATIENCE_S)
             if isinstance(item, Snapshot):
@@ -80,15 +80,15 @@ async def test_a_hub_that_goes_and_comes_back_is_found_again() -> None:
     async with running_hub() as hub:
         port, url = hub.port, hub.url
         items = watch(url)
-        assert await until(items, lambda item: isinstance(item, Link)) == LIVE
+        assert await until(items, lambda item: isinstance(item, FeedLink)) == LIVE
         first = await until(items, lambda item: isinstance(item, Snapshot))
     async with aclosing(items):
-        lost = await until(items, lambda item: isinstance(item, Link))
-        assert isinstance(lost, Link)
+        lost = await until(items, lambda item: isinstance(item, FeedLink))
+        assert isinstance(lost, FeedLink)
         assert not lost.is_live
         assert lost.text.startswith("no hub: ")
         async with running_hub(port=port):
-            assert await until(items, lambda item: isinstance(item, Link) and item.is_live) == LIVE
+            assert await until(items, lambda item: isinstance(item, FeedLink) and item.is_live) == LIVE
             again = await until(items, lambda item: isinstance(item, Snapshot))
     assert isinstance(first, Snapshot)
     assert isinstance(again, Snapshot)
@@ -98,7 +98,7 @@ async def test_a_hub_that_goes_and_comes_back_is_found_again() -> None:
 async def test_what_gives_no_feed_is_read_from_its_metrics() -> None:
     settings = HubSettings(DoorSettings(token="secret", max_monitors=0))
     async with running_hub(settings=settings) as hub, aclosing(watch(hub.url, "secret")) as items:
-        assert await until(items, lambda item: isinstance(item, Link)) == FALLBACK
+        assert await until(items, lambda item: isinstance(item, FeedLink)) == FALLBACK
         seen = await until(items, lambda item: isinstance(item, Snapshot) and item.facts.ready)
         assert isinstance(seen, Snapshot)
         assert [(drafter.kind, drafter.warm) for drafter in seen.facts.drafters] == [("ngram", True)]
@@ -171,7 +171,9 @@ async def test_a_server_that_is_no_hub_is_tried_again() -> None:
     async with server, aclosing(watch(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as items:
         for _ in range(2):
             item = await until(items, lambda _: True)
-            assert item == Link("no hub: what listens there is no hub; if it takes TLS only, use wss://", is_live=False)
+            assert item == FeedLink(
+                "no hub: what listens there is no hub; if it takes TLS only, use wss://", is_live=False
+            )
 
 
 async def test_a_recording_replays_as_it_came(tmp_path: Path) -> None:

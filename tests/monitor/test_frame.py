@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from starsd_edge.telemetry.feed import Event, Snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts, Judgement, TargetFacts, TargetReport
-from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.formats import (
     UNICODE,
     bar,
@@ -22,7 +22,7 @@ from starsd_edge.telemetry.monitor.formats import (
     sparkline,
 )
 from starsd_edge.telemetry.monitor.frame import Sight, report
-from starsd_edge.telemetry.monitor.view import Choice
+from starsd_edge.telemetry.monitor.view import ViewState
 from tests.support.monitor_frames import (
     CASES,
     board_of,
@@ -42,7 +42,7 @@ def test_frames_of_the_recorded_feed(name: str) -> None:
     assert case_text(name) == golden(name).read_text(), "look, then run: python -m tests.support.monitor_frames"
 
 
-def crowd(count: int) -> Board:
+def crowd(count: int) -> StarBoard:
     targets = [TargetFacts(f"orin-{number:03}", number=number, rtt_ms=float(number)) for number in range(1, count + 1)]
     return board_of([Snapshot(1, HubFacts(hub_id="h", uptime_s=5.0, targets=targets))])
 
@@ -85,7 +85,7 @@ def test_numbers_of_a_lying_hub_do_not_break_the_picture() -> None:
 
 def test_a_held_or_broken_picture_says_so() -> None:
     board = board_of(recorded())
-    assert "paused" in frame_text(board, Choice(paused=True), 80, 24).splitlines()[0]
+    assert "paused" in frame_text(board, ViewState(paused=True), 80, 24).splitlines()[0]
 
 
 def test_everything_at_once_is_as_long_as_it_has_to_be() -> None:

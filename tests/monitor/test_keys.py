@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts, TargetFacts
-from starsd_edge.telemetry.monitor.feed_client import LIVE, Link
+from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedLink
 from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.screen import Screen, parse_keys
 from tests.support.monitor_frames import recorded, text_of
@@ -121,6 +121,6 @@ def test_a_new_size_is_used_at_once(terminal: Terminal) -> None:
 
 
 def test_a_lost_hub_is_said_while_the_last_picture_stays(terminal: Terminal) -> None:
-    terminal.screen.take(Link("no hub: Connection refused", is_live=False))
+    terminal.screen.take(FeedLink("no hub: Connection refused", is_live=False))
     assert "no hub: Connection refused" in terminal.text().splitlines()[0]
     assert "orin-hall" in terminal.text()

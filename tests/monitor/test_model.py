@@ -9,7 +9,7 @@ import pytest
 
 from starsd_edge.telemetry.feed import Event, FeedError, Snapshot, decode_snapshot, encode_snapshot
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts, TargetReport, TimeUse
-from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.model import WINDOW_S, MonitorModel
 from starsd_edge.telemetry.monitor.target_table import detail_lines
@@ -144,7 +144,7 @@ def test_fifty_replayed_targets_that_come_and_go() -> None:
     model = MonitorModel()
     present: dict[int, float] = {}
     number = 0
-    board = Board()
+    board = StarBoard()
     keys = ["j", "d", "s", "p", "k", "?", "esc"]
     chosen = pressed("", board)
     for step in range(400):

@@ -11,13 +11,13 @@ import pytest
 from starsd_edge.errors import BundleError
 from starsd_edge.parity import golden as golden_module
 from starsd_edge.parity.compare import differences, largest
-from starsd_edge.parity.golden import GOLDEN_NAME, Text, read_golden, sampled, write_golden
+from starsd_edge.parity.golden import GOLDEN_NAME, GreedyText, read_golden, sampled, write_golden
 from starsd_edge.parity.passes import Observation, Values, random_ids
 
 VOCAB = 3000
 LAYERS = 4
 IDS = random_ids(VOCAB)
-TEXT = Text([1, 2, 3], [4, 5], [0.5, 0.25], 2.0)
+TEXT = GreedyText([1, 2, 3], [4, 5], [0.5, 0.25], 2.0)
 
 
 def observation(case: str = "prefill", rows: int = 24, seed: int = 0) -> Observation:

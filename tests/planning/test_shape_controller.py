@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import NOTHING, Choice, share_hub
+from starsd_edge.planning.draft_shape import NOTHING, ShapeChoice, share_hub
 from starsd_edge.planning.shape_controller import (
     FIRST_GAP_TOKENS,
     MOST_GAP_TOKENS,
@@ -15,23 +15,23 @@ from starsd_edge.planning.shape_controller import (
     ShapeController,
 )
 from starsd_edge.protocol.codes import BEST, FIRST, LOAD, NOT_PAYING, TRIAL
-from starsd_edge.protocol.counters import Step
+from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape
 from tests.support.costs import draft_cost
 
 ASKED = DraftShape(8, 8, 2)
-HIT, MISS = [Step(1, 1)], [Step(1, 0)]
+HIT, MISS = [PathStep(1, 1)], [PathStep(1, 0)]
 
 
 def chain(depth: int) -> DraftShape:
     return DraftShape(depth, depth)
 
 
-def wished(depth: int, why: str = BEST) -> Choice:
-    return Choice(chain(depth), why, 1.5)
+def wished(depth: int, why: str = BEST) -> ShapeChoice:
+    return ShapeChoice(chain(depth), why, 1.5)
 
 
-def depths(controller: ShapeController, choice: Choice, rounds: int) -> list[int]:
+def depths(controller: ShapeController, choice: ShapeChoice, rounds: int) -> list[int]:
     """Of each round, while the same is wished for."""
     seen = []
     for _ in range(rounds):
@@ -71,7 +71,7 @@ def test_until_something_is_known_the_target_gets_what_is_expected_of_any_drafte
 def test_a_session_gets_no_more_than_it_asks_for() -> None:
     assert at(6).shape(DraftShape(3, 2)) == DraftShape(3, 2)
     tree = known()
-    tree.choose(Choice(DraftShape(12, 4, 3), BEST, 2.0))
+    tree.choose(ShapeChoice(DraftShape(12, 4, 3), BEST, 2.0))
     assert tree.shape(DraftShape(20, 8, 2)) == DraftShape(12, 4, 2)
     assert tree.shape(DraftShape(20, 8, 1)).branching == 1
 
@@ -178,7 +178,7 @@ def test_a_good_drafter_is_used_and_a_wrong_one_dropped(hits: float, final: int)
         if shape == NOTHING:
             continue
         drafted += 1
-        controller.judged([Step(1, int((number * 7 + level) % 10 < 10 * hits)) for level in range(shape.max_depth)])
+        controller.judged([PathStep(1, int((number * 7 + level) % 10 < 10 * hits)) for level in range(shape.max_depth)])
         controller.returned(0.040, curve.at(shape.max_nodes + 1))
         wish = controller.wish(curve, 0.031, ASKED)
         if wish is not None:

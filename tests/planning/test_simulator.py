@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from starsd_edge.planning import law as load
-from starsd_edge.planning.simulator import SimulatedTarget, Star, StarResult, jain, simulate
+from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, StarResult, jain, simulate
 from starsd_edge.planning.times import GammaTimes, ModelService, SampledService, SampledTimes
 from starsd_edge.scheduling.policies import DRR, FIFO, LATENCY, SRF, LongestReturn, Policy, ShortestReturn
 from starsd_edge.scheduling.scheduler import POLICIES
@@ -19,8 +19,8 @@ S, Z = 0.012, 0.036
 SERIAL = ModelService(draft_cost(S))
 
 
-def star(targets: int, variation: float = 0.0, **kwargs: object) -> Star:
-    return Star([SimulatedTarget(GammaTimes(Z, variation), 3.0)] * targets, SERIAL, **kwargs)  # type: ignore[arg-type]
+def star(targets: int, variation: float = 0.0, **kwargs: object) -> SimulatedStar:
+    return SimulatedStar([SimulatedTarget(GammaTimes(Z, variation), 3.0)] * targets, SERIAL, **kwargs)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("targets", "order"), [*product((1, 3, 4, 7), (FIFO, DRR)), *product((2, 5), POLICIES)])
@@ -48,7 +48,7 @@ def test_exponential_times_give_the_repairman_formula(targets: int) -> None:
     """5,000 rounds: over seeds the utilisation scatters by less than 0.007 (standard deviation, seen over 12 seeds with
     8,000 rounds: 0.0054), so 0.025 is more than three of them; the deterministic law is off by 0.03 to 0.21.
     """
-    exponential = Star([SimulatedTarget(GammaTimes(Z, 1.0))] * targets, ModelService(draft_cost(S), 1.0))
+    exponential = SimulatedStar([SimulatedTarget(GammaTimes(Z, 1.0))] * targets, ModelService(draft_cost(S), 1.0))
     expected = load.exponential_utilisation(targets, S, Z)
     assert simulate(exponential, 5_000, seed=7).utilisation == pytest.approx(expected, abs=0.025)
     assert abs(load.utilisation(targets, S, Z) - expected) > 0.025
@@ -67,7 +67,7 @@ RETURNS = (0.036, 0.046, 0.066, 0.116, 0.236)
 def mixed(targets: int, order: str | Policy) -> StarResult:
     """Unequal return times with 20 % jitter, as in the published table; nobody is promoted."""
     each = [SimulatedTarget(GammaTimes(RETURNS[number % 5], 0.2)) for number in range(targets)]
-    return simulate(Star(each, SERIAL, order, promoted_after_s=math.inf), 3_000, seed=1)
+    return simulate(SimulatedStar(each, SERIAL, order, promoted_after_s=math.inf), 3_000, seed=1)
 
 
 def least(result: StarResult) -> float:
@@ -108,17 +108,17 @@ def test_round_robin_gives_equal_drafter_time_by_weight_whatever_drafts_cost() -
     cost = ModelService(draft_cost(0.004, level_s=0.004))
     shapes = [DraftShape(1, 1), DraftShape(5, 5)] * 6
     each = [SimulatedTarget(GammaTimes(Z, 0.2), shape=shape) for shape in shapes]
-    assert simulate(Star(each, cost, DRR), 3_000, seed=2).jain_draft > 0.98
-    assert simulate(Star(each, cost, FIFO), 3_000, seed=2).jain_draft < 0.85
+    assert simulate(SimulatedStar(each, cost, DRR), 3_000, seed=2).jain_draft > 0.98
+    assert simulate(SimulatedStar(each, cost, FIFO), 3_000, seed=2).jain_draft < 0.85
     heavy = [SimulatedTarget(GammaTimes(Z), weight=2.0 if number < 2 else 1.0) for number in range(12)]
-    result = simulate(Star(heavy, SERIAL, DRR), 3_000, seed=2)
+    result = simulate(SimulatedStar(heavy, SERIAL, DRR), 3_000, seed=2)
     assert result.targets[0].rounds_per_s == pytest.approx(2 * result.targets[5].rounds_per_s, rel=0.05)
 
 
 @pytest.mark.parametrize(("targets", "rounds_per_s"), [(8, 142), (16, 258), (32, 407)])
 def test_batches_multiply_what_a_hub_serves(targets: int, rounds_per_s: float) -> None:
     cost = ModelService(draft_cost(0.0105, session_s=0.0015))
-    result = simulate(Star([SimulatedTarget(GammaTimes(Z, 0.2))] * targets, cost, FIFO, 64), 3_000, seed=1)
+    result = simulate(SimulatedStar([SimulatedTarget(GammaTimes(Z, 0.2))] * targets, cost, FIFO, 64), 3_000, seed=1)
     assert result.rounds_per_s == pytest.approx(rounds_per_s, rel=0.02)
     assert 1 < result.mean_batch < targets
 
@@ -128,7 +128,7 @@ def test_a_short_draft_is_not_held_up_by_much_longer_ones_in_its_batch() -> None
     short = SimulatedTarget(GammaTimes(0.002), shape=DraftShape(1, 1))
     for depth, together_s in ((15, 0.020), (2, 0.040)):
         longer = SimulatedTarget(GammaTimes(0.001), shape=DraftShape(depth, depth))
-        result = simulate(Star([short, longer, longer], cost, LongestReturn(aging=0), 2), 600, seed=1)
+        result = simulate(SimulatedStar([short, longer, longer], cost, LongestReturn(aging=0), 2), 600, seed=1)
         first = result.targets[0]
         share = 1 if depth == 15 else 2  # of a batch's time, each has its part
         assert first.draft_s / (first.rounds_per_s * result.seconds) == pytest.approx(together_s / share, rel=0.05)
@@ -145,7 +145,7 @@ def test_measured_times_are_drawn_as_they_were_seen() -> None:
     assert [measured.mean_s([DraftShape(1, 1)] * batch) for batch in (1, 2, 3, 5)] == pytest.approx(
         [0.012, 0.017, 0.022, 0.032]
     )
-    result = simulate(Star([SimulatedTarget(SampledTimes([0.030, 0.042]))] * 2, measured), 2_000, seed=1)
+    result = simulate(SimulatedStar([SimulatedTarget(SampledTimes([0.030, 0.042]))] * 2, measured), 2_000, seed=1)
     assert result.utilisation == pytest.approx(0.5, abs=0.02)
 
 
@@ -157,14 +157,14 @@ def test_jains_index() -> None:
 @pytest.mark.parametrize(
     ("nothing", "rounds"),
     [
-        (Star([], SERIAL), 10),
+        (SimulatedStar([], SERIAL), 10),
         (star(1), 0),
         (star(1, max_batch=0), 10),
         (star(1, order="lifo"), 10),
-        (Star([SimulatedTarget(GammaTimes(0.0))], ModelService(draft_cost(0.0))), 10),
+        (SimulatedStar([SimulatedTarget(GammaTimes(0.0))], ModelService(draft_cost(0.0))), 10),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(nothing: Star, rounds: int) -> None:
+def test_what_cannot_be_simulated_is_refused(nothing: SimulatedStar, rounds: int) -> None:
     with pytest.raises(ValueError, match=r"simulation needs|no order"):
         simulate(nothing, rounds, seed=1)
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from starsd_edge.planning.law import chain_tokens
-from starsd_edge.planning.survival import FIRST_SURVIVAL, Guesses, SurvivalEstimator
-from starsd_edge.protocol.counters import Step
+from starsd_edge.planning.survival import FIRST_SURVIVAL, LevelAcceptance, SurvivalEstimator
+from starsd_edge.protocol.counters import PathStep
 
 
 @pytest.mark.parametrize(("acceptance", "depth"), [(0.5, 1), (0.7, 5), (0.9, 12), (0.0, 3), (1.0, 4)])
 def test_chains_are_worth_what_the_law_says(acceptance: float, depth: int) -> None:
-    worth = Guesses.alike(acceptance).accepted(depth, depth, 1)
+    worth = LevelAcceptance.alike(acceptance).accepted(depth, depth, 1)
     tokens = [chain_tokens(acceptance, nodes) for nodes in range(depth + 1)]
     assert [1 + each for each in worth] == pytest.approx(tokens)
 
 
 def test_a_tree_takes_the_most_likely_nodes() -> None:
     """Against all trees of three nodes, by hand: values of the nodes are .5 .2, .5 * .4 .5 * .16, .2 * .4 ..."""
-    guesses = Guesses((0.5, 0.4), (1.0, 0.4))
+    guesses = LevelAcceptance((0.5, 0.4), (1.0, 0.4))
     gains = np.diff(guesses.accepted(6, 2, 2))
     assert gains == pytest.approx(sorted([0.5, 0.2, 0.2, 0.08, 0.08, 0.032], reverse=True))
     assert guesses.accepted(6, 2, 1) == pytest.approx([0, 0.5, 0.7]), "a chain ends with its depth"
@@ -31,12 +31,12 @@ def test_a_tree_takes_the_most_likely_nodes() -> None:
 
 def test_children_never_come_true_more_often_than_always() -> None:
     for survival, ratio in product((0.3, 0.9, 1.0), (0.1, 0.9)):
-        guesses = Guesses((survival,), (1.0, ratio, ratio))
+        guesses = LevelAcceptance((survival,), (1.0, ratio, ratio))
         assert sum(guesses.at(1, rank) for rank in (1, 2, 3)) <= 1 + 1e-12
         assert guesses.at(1, 4) == 0
 
 
-def rounds(survival: tuple[float, ...], depth: int, count: int, seed: int) -> list[list[Step]]:
+def rounds(survival: tuple[float, ...], depth: int, count: int, seed: int) -> list[list[PathStep]]:
     """Judged chains of a drafter whose guesses come true with these probabilities."""
     random = np.random.default_rng(seed)
     judged = []
@@ -44,7 +44,7 @@ def rounds(survival: tuple[float, ...], depth: int, count: int, seed: int) -> li
         steps = []
         for level in range(depth):
             hit = bool(random.random() < survival[level])
-            steps.append(Step(1, int(hit)))
+            steps.append(PathStep(1, int(hit)))
             if not hit:
                 break
         judged.append(steps)
@@ -68,9 +68,9 @@ def test_survival_does_not_depend_on_how_deep_the_drafts_were(depth: int) -> Non
 def test_ranks_are_compared_only_where_both_were_offered() -> None:
     estimator = SurvivalEstimator()
     for _ in range(200):
-        estimator.judged([Step(1, 1)])  # chains that always hit say nothing of the second child
-        estimator.judged([Step(2, 1)])
-        estimator.judged([Step(2, 2)])
+        estimator.judged([PathStep(1, 1)])  # chains that always hit say nothing of the second child
+        estimator.judged([PathStep(2, 1)])
+        estimator.judged([PathStep(2, 2)])
     assert estimator.guesses.ratios[1] == pytest.approx(1.0, abs=0.05)
     assert estimator.guesses.ratios[2] < 0.3, "a third was never offered"
 
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_expected_to_be_like_the_level_above() -> None:
     assert list(SurvivalEstimator().guesses.survival) == [FIRST_SURVIVAL]
     estimator = SurvivalEstimator()
     for _ in range(60):
-        estimator.judged([Step(1, 1), Step(1, 0)])
+        estimator.judged([PathStep(1, 1), PathStep(1, 0)])
     assert estimator.guesses.at(1, 1) > 0.95
     assert estimator.guesses.at(5, 1) == estimator.guesses.at(2, 1) < 0.05
 
@@ -87,22 +87,22 @@ def test_what_is_not_known_is_expected_to_be_like_the_level_above() -> None:
 def test_a_drafter_that_changes_is_followed_and_after_doubt_at_once() -> None:
     slow, quick = SurvivalEstimator(), SurvivalEstimator()
     for _ in range(300):
-        slow.judged([Step(1, 0)])
-        quick.judged([Step(1, 0)])
+        slow.judged([PathStep(1, 0)])
+        quick.judged([PathStep(1, 0)])
     quick.doubt()
     for _ in range(8):
-        slow.judged([Step(1, 1)])
-        quick.judged([Step(1, 1)])
+        slow.judged([PathStep(1, 1)])
+        quick.judged([PathStep(1, 1)])
     assert slow.guesses.at(1, 1) < 0.2 < 0.7 < quick.guesses.at(1, 1)
     for _ in range(200):
-        slow.judged([Step(1, 1)])
+        slow.judged([PathStep(1, 1)])
     assert slow.guesses.at(1, 1) > 0.9
 
 
 def test_a_copy_goes_on_by_itself() -> None:
     one = SurvivalEstimator()
-    one.judged([Step(1, 1)])
+    one.judged([PathStep(1, 1)])
     other = one.copy()
     before = one.guesses
-    other.judged([Step(1, 0), Step(1, 1)])
+    other.judged([PathStep(1, 0), PathStep(1, 1)])
     assert one.guesses == before != other.guesses

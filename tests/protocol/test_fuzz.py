@@ -11,9 +11,9 @@ import pytest
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.hub_side import (
+    AddRows,
     AnswerProbe,
     DropSession,
-    Feed,
     HangUp,
     HubLimits,
     HubProtocol,
@@ -132,10 +132,10 @@ def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
                     outcomes[type(reply).__name__] += 1
                     if isinstance(reply, Error):
                         assert reply.message.isprintable()
-                elif isinstance(action, Feed | QueueDraft | DropSession):
-                    session = action.rows.session if isinstance(action, Feed) else action.session
+                elif isinstance(action, AddRows | QueueDraft | DropSession):
+                    session = action.rows.session if isinstance(action, AddRows) else action.session
                     assert session != 1
-                    if isinstance(action, Feed):
+                    if isinstance(action, AddRows):
                         assert all(0 <= token < VOCAB for token in action.rows.ids)
                         assert action.rows.features is None or np.isfinite(action.rows.features).all()
                         assert (action.rows.features is None) == (codec == "none")
@@ -144,7 +144,7 @@ def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
                 fuzzed.begin()
             view = fuzzed.hub.sessions()[0]
             assert (view.session, view.owner, view.rows, view.attached) == (1, "alice", ROWS, True)
-    kinds = [Send, OpenSession, Feed, QueueDraft, DropSession, HangUp, SendOn, AnswerProbe, Error, Opened, Closed]
+    kinds = [Send, OpenSession, AddRows, QueueDraft, DropSession, HangUp, SendOn, AnswerProbe, Error, Opened, Closed]
     assert {kind.__name__ for kind in kinds} <= set(outcomes)
 
 
@@ -252,4 +252,4 @@ def test_a_fuzzer_that_is_shown_out_takes_nothing_with_it() -> None:
         fuzzed.connection.receive(b"\xc1", 0.0)
     features = a_tensor(np.zeros((1, WIDTH), np.float16))
     actions = fuzzed.bystander.receive(encode(Extend((1).to_bytes(16, "big"), ROWS, [1], features)), 0.0)
-    assert [type(action) for action in actions] == [Feed]
+    assert [type(action) for action in actions] == [AddRows]

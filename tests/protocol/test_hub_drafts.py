@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.protocol.codes import MAX_OFFENCES
-from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, HubLimits, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, Away, Back, DropSession, HubLimits, QueueDraft
 from starsd_edge.protocol.messages import Draft, DraftRequest, Error, Extend, Open, Resync
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import HubUnderTest, Peer, only
@@ -34,7 +34,7 @@ def test_a_request_is_fed_queued_and_answered() -> None:
     peer, tag = opened(hub)
     assert peer.say(a_request(tag, 1, 6, [5, 6])) == []
     feed, queued = hub.done
-    assert isinstance(feed, Feed)
+    assert isinstance(feed, AddRows)
     assert queued == QueueDraft(1, 1, 6, DraftShape(8, 4, 2), hub.now, "alice")
     hub.now += 0.25
     draft = only(Draft, hub.answer(peer, queued, DraftTree.chain([7, 8])))
@@ -66,7 +66,7 @@ def test_a_request_that_follows_no_draft_ends_no_round() -> None:
     peer, tag = opened(hub)
     round_of(hub, peer, a_request(tag, 1))
     peer.say(Extend(tag, 4, [5]))  # a new prompt begins
-    hub.take_done(Feed)
+    hub.take_done(AddRows)
     assert round_of(hub, peer, a_request(tag, 2, 5), after_s=5.0).returned_s is None
     peer.say(a_request(tag, 3, 5))
     hub.take_done(QueueDraft)
@@ -165,7 +165,7 @@ def test_extend_is_legal_while_a_request_is_outstanding_and_changes_nothing_of_i
     peer.say(a_request(tag, 1))
     queued = hub.take_done(QueueDraft)
     assert peer.say(Extend(tag, 4, [5, 6, 7])) == []
-    hub.take_done(Feed)
+    hub.take_done(AddRows)
     assert only(Draft, hub.answer(peer, queued, DraftTree.chain([9]))).base_len == 4
 
 
@@ -185,7 +185,7 @@ def test_rows_of_a_request_with_a_wrong_base_len_are_kept() -> None:
     hub = HubUnderTest()
     peer, tag = opened(hub)
     only(Error, peer.say(DraftRequest(tag, 1, 4, 4, [5], 8, 4, 1)))
-    assert list(hub.take_done(Feed).rows.ids) == [5]
+    assert list(hub.take_done(AddRows).rows.ids) == [5]
     assert peer.say(a_request(tag, 2, 5)) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, HubLimits, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, DropSession, HubLimits, QueueDraft
 from starsd_edge.protocol.messages import DraftRequest, Error, Extend, Open, Resync, Tensor
 from tests.support.wire import VOCAB, WIDTH, HubUnderTest, Peer, a_tensor, only, some_features
 
@@ -13,7 +13,7 @@ from tests.support.wire import VOCAB, WIDTH, HubUnderTest, Peer, a_tensor, only,
 def fed(hub: HubUnderTest) -> list[tuple[int, list[int]]]:
     """(first row, ids) of each Feed since the last look."""
     done, hub.done = hub.done, []
-    return [(action.rows.first_row, list(action.rows.ids)) for action in done if isinstance(action, Feed)]
+    return [(action.rows.first_row, list(action.rows.ids)) for action in done if isinstance(action, AddRows)]
 
 
 def opened(hub: HubUnderTest) -> tuple[Peer, bytes]:
@@ -27,7 +27,7 @@ def test_rows_reach_the_drafter_in_order_with_their_features() -> None:
     hub = HubUnderTest(codec="f2")
     peer, tag = opened(hub)
     assert peer.say(Extend(tag, 0, [1, 2, 3], a_tensor(some_features(3)))) == []
-    rows = hub.take_done(Feed).rows
+    rows = hub.take_done(AddRows).rows
     assert (rows.session, rows.first_row, list(rows.ids)) == (1, 0, [1, 2, 3])
     assert rows.features is not None
     assert np.array_equal(rows.features, some_features(3))
@@ -40,7 +40,7 @@ def test_int8_features_reach_the_drafter_as_float16() -> None:
     hub.done.clear()
     scales = memoryview(np.array([0.5], "<f2").tobytes())
     assert peer.say(Extend(tag, 0, [1], Tensor("i1", [1, WIDTH], memoryview(bytes(range(WIDTH))), scales))) == []
-    features = hub.take_done(Feed).rows.features
+    features = hub.take_done(AddRows).rows.features
     assert features is not None
     assert features.dtype == np.float16
     assert features[0].tolist() == [index / 2 for index in range(WIDTH)]
@@ -56,7 +56,7 @@ def test_features_beyond_what_a_key_may_let_wait_end_their_session_with_a_time_t
     features = a_tensor(some_features(4), codec)
     hub.waiting = {"alice": (1 << 20) - 4 * row}
     assert peer.say(Extend(tag, 0, [1] * 4, features)) == []
-    assert hub.take_done(Feed).owner == "alice"
+    assert hub.take_done(AddRows).owner == "alice"
     hub.waiting = {"alice": (1 << 20) - 4 * row + 1}
     error = only(Error, peer.say(DraftRequest(tag, 1, 8, 4, [1] * 4, 8, 4, 1, features)))
     assert (error.code, error.scope, error.tag, error.retry_after_ms) == ("quota", "session", tag, 5000)
@@ -64,7 +64,7 @@ def test_features_beyond_what_a_key_may_let_wait_end_their_session_with_a_time_t
     assert "\n" not in error.message
     assert hub.take_done(DropSession).session == 1
     assert other.say(Extend(others, 0, [1] * 4, features)) == []
-    assert hub.take_done(Feed).owner == "bob"
+    assert hub.take_done(AddRows).owner == "bob"
     hub.waiting = {}
     assert peer.say(Extend(peer.open(2), 0, [1] * 4, features)) == []
 
@@ -76,7 +76,7 @@ def test_what_waits_for_the_drafter_holds_nothing_else_of_its_frame() -> None:
     peer.say(Extend(tag, 0, [1, 2, 3], a_tensor(some_features(3))))
     peer.say(Extend(tag, 0, [1, 2, 3, 4], a_tensor(some_features(4))))
     for action in hub.done:
-        assert isinstance(action, Feed)
+        assert isinstance(action, AddRows)
         assert action.rows.features is not None
         assert action.rows.features.base is None
 
@@ -91,7 +91,7 @@ def test_rows_sent_again_are_ignored_and_only_what_is_new_is_fed() -> None:
     assert peer.say(Extend(tag, 1, [2], a_tensor(features[1:2]))) == []
     assert hub.done == []
     assert peer.say(Extend(tag, 2, [3, 4, 5, 6], a_tensor(features[2:]))) == []
-    rows = hub.take_done(Feed).rows
+    rows = hub.take_done(AddRows).rows
     assert (rows.first_row, list(rows.ids)) == (4, [5, 6])
     assert rows.features is not None
     assert np.array_equal(rows.features, features[4:])
@@ -156,7 +156,7 @@ def test_a_request_behind_a_gap_may_come_again_under_the_same_epoch() -> None:
     assert only(Resync, peer.say(DraftRequest(tag, 1, 4, 3, [4], 8, 4, 1))).from_row == 0
     assert peer.say(DraftRequest(tag, 1, 4, 0, [1, 2, 3, 4], 8, 4, 1)) == []
     feed, queued = hub.done
-    assert isinstance(feed, Feed)
+    assert isinstance(feed, AddRows)
     assert isinstance(queued, QueueDraft)
     assert (queued.epoch, queued.base_len) == (1, 4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, HubLimits, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, DropSession, HubLimits, OpenSession, QueueDraft
 from starsd_edge.protocol.messages import (
     Close,
     Closed,
@@ -47,7 +47,7 @@ def test_under_a_draft_window_a_session_begins_at_its_first_row() -> None:
     assert opened.rows_held == 100
     assert hub.take_done(OpenSession).first_row == 100
     assert peer.say(Extend(opened.tag, 100, [1, 2])) == []
-    assert hub.take_done(Feed).rows.first_row == 100
+    assert hub.take_done(AddRows).rows.first_row == 100
     error = refused(peer, Extend(opened.tag, 99, [1]))
     assert (error.code, error.scope) == ("malformed", "session")
     assert only(Closed, peer.say(Close(opened.tag))).rows_freed == 0
@@ -119,7 +119,7 @@ def test_foreign_and_unknown_tags_are_answered_alike(kind: str) -> None:
     assert len(set(answers)) == 1
     assert hub.done == []
     assert owner.say(Extend(tag, 5, [1])) == []
-    hub.take_done(Feed)
+    hub.take_done(AddRows)
 
 
 def test_unknown_tags_are_no_offence_however_many() -> None:
@@ -163,7 +163,7 @@ def test_a_session_survives_its_connection_and_is_resumed_by_its_owner() -> None
     back = hub.connect()
     assert only(Opened, back.say(Open(3, 0, 7, resume=tag))) == Opened(3, tag, 5)
     assert back.say(Extend(tag, 5, [5])) == []
-    assert hub.take_done(Feed).rows.first_row == 5
+    assert hub.take_done(AddRows).rows.first_row == 5
     hub.now += 1000
     assert hub.protocol.expire(hub.now) == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from starsd_edge.protocol.codec import encode
 from starsd_edge.protocol.codes import MALFORMED
-from starsd_edge.protocol.counters import Step, walk
+from starsd_edge.protocol.counters import PathStep, walk
 from starsd_edge.protocol.hub_side import QueueDraft
 from starsd_edge.protocol.messages import Draft, DraftRequest, Error, HubMessage, Report
 from starsd_edge.speculation.tree import DraftTree
@@ -43,8 +43,8 @@ def test_the_rows_that_follow_tell_what_of_a_tree_came_true(emitted: list[int], 
 
 def test_a_walk_tells_how_many_were_offered_and_which_came_true() -> None:
     tree = a_draft([1, 2, 3, 4, 5], [-1, 0, 1, -1, 3])
-    assert walk(tree, [4, 5, 6]) == [Step(2, 2), Step(1, 1)]
-    assert walk(tree, [1, 9]) == [Step(2, 1), Step(1, 0)]
+    assert walk(tree, [4, 5, 6]) == [PathStep(2, 2), PathStep(1, 1)]
+    assert walk(tree, [1, 9]) == [PathStep(2, 1), PathStep(1, 0)]
 
 
 def ask(hub: HubUnderTest, peer: Peer, tag: bytes, epoch: int, rows: Sequence[int], new: int) -> list[HubMessage]:

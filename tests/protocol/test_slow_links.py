@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.protocol.codec import encode
-from starsd_edge.protocol.hub_side import Feed, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, QueueDraft
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
 from starsd_edge.protocol.up_rate import AHEAD_S, FIRST_RATE, UpRate
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -117,7 +117,7 @@ class Line:
 
 
 def rows_at_hub(line: Line) -> int:
-    return sum(len(action.rows.ids) for action in line.hub.done if isinstance(action, Feed))
+    return sum(len(action.rows.ids) for action in line.hub.done if isinstance(action, AddRows))
 
 
 def prompt_over(line: Line, rows: int, width: int) -> None:
@@ -186,7 +186,7 @@ def test_two_sessions_share_a_slow_link() -> None:
     line.run(lambda: rows_at_hub(line) > 100, 600)
     of_each = [0, 0]
     for action in line.hub.done:
-        if isinstance(action, Feed):
+        if isinstance(action, AddRows):
             of_each[action.rows.session - 1] += len(action.rows.ids)
     assert min(of_each) > 20
 

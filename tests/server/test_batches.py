@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, DropSession, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, Work
@@ -22,7 +22,7 @@ def put_requests(
 
 
 def put_rows(queue: DraftQueue, session: int, count: int) -> None:
-    queue.put(Feed(NewRows(session, 0, [1] * count), "alice"))
+    queue.put(AddRows(NewRows(session, 0, [1] * count), "alice"))
 
 
 def sessions_of(work: Work | None) -> list[int]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starsd_edge.protocol.hub_side import Away, Back, DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, Away, Back, DropSession, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
-from starsd_server.draft_queue import Absorb, Answer, Batch, Begin, DraftQueue, End, Work
+from starsd_server.draft_queue import Absorb, Batch, Begin, DraftQueue, DraftWork, End, Work
 
 SHAPE = DraftShape(4, 4)
 NOW = 10.0
@@ -24,8 +24,8 @@ def request(session: int, epoch: int = 1, base_len: int = 0) -> QueueDraft:
     return QueueDraft(session, epoch, base_len, SHAPE, received_at=float(epoch))
 
 
-def feed(session: int, first_row: int, count: int) -> Feed:
-    return Feed(NewRows(session, first_row, list(range(first_row, first_row + count))), "alice")
+def feed(session: int, first_row: int, count: int) -> AddRows:
+    return AddRows(NewRows(session, first_row, list(range(first_row, first_row + count))), "alice")
 
 
 def drain(queue: DraftQueue) -> list[Work]:
@@ -51,7 +51,7 @@ def told(works: Sequence[Work]) -> list[tuple[str, int, int]]:
     return lines
 
 
-def alone(work: Work | None) -> Answer:
+def alone(work: Work | None) -> DraftWork:
     """The one answer of a batch of one."""
     assert isinstance(work, Batch)
     (answer,) = work.answers
@@ -198,8 +198,8 @@ def test_rounds_do_not_starve_a_prefill() -> None:
 def test_features_are_split_and_joined_with_their_rows() -> None:
     queue = DraftQueue(max_batch=1, rows_per_turn=4)
     features = np.arange(12, dtype=np.float16).reshape(6, 2)
-    queue.put(Feed(NewRows(1, 0, [1, 2, 3], features[:3]), "alice"))
-    queue.put(Feed(NewRows(1, 3, [4, 5, 6], features[3:]), "alice"))
+    queue.put(AddRows(NewRows(1, 0, [1, 2, 3], features[:3]), "alice"))
+    queue.put(AddRows(NewRows(1, 3, [4, 5, 6], features[3:]), "alice"))
     works = drain(queue)
     pieces = [work.rows for work in works if isinstance(work, Absorb)]
     assert [(piece.first_row, list(piece.ids)) for piece in pieces] == [(0, [1, 2, 3, 4]), (4, [5, 6])]
@@ -207,10 +207,10 @@ def test_features_are_split_and_joined_with_their_rows() -> None:
     assert np.array_equal(joined, features)
 
 
-def with_features(session: int, first_row: int, count: int, owner: str) -> Feed:
+def with_features(session: int, first_row: int, count: int, owner: str) -> AddRows:
     """Rows of 16 bytes of features each."""
     features = np.ones((count, 8), dtype=np.float16)
-    return Feed(NewRows(session, first_row, [1] * count, features), owner)
+    return AddRows(NewRows(session, first_row, [1] * count, features), owner)
 
 
 def test_features_that_wait_are_counted_for_their_key_until_they_are_taken_or_dropped() -> None:
@@ -238,7 +238,7 @@ def test_what_waits_holds_no_memory_of_what_was_taken() -> None:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for session in range(20):
-        queue.put(Feed(NewRows(session, 0, [1] * 64, np.ones((64, 4096), dtype=np.float16)), "alice"))
+        queue.put(AddRows(NewRows(session, 0, [1] * 64, np.ones((64, 4096), dtype=np.float16)), "alice"))
     assert sum(isinstance(queue.take(NOW), Absorb) for _ in range(20)) == 20
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -307,11 +307,11 @@ def test_every_row_arrives_once_in_order_and_before_its_request(
         return work is not None
 
     def take_in(part: object) -> None:
-        rows = part.rows if isinstance(part, Absorb | Answer) else None
+        rows = part.rows if isinstance(part, Absorb | DraftWork) else None
         if rows is not None:
             assert len(rows.ids) <= 10
             got[rows.session].extend(rows.ids)
-        if isinstance(part, Answer):
+        if isinstance(part, DraftWork):
             request = part.request
             answered[request.session] = request.epoch
             assert got[request.session] == list(range(len(got[request.session])))

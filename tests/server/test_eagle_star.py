@@ -16,7 +16,7 @@ from starsd_server.draft_queue import DraftQueue, Work
 from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.eagle import FEATURES_OF
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DraftingDesk
+from starsd_server.worker import Drafted, DrafterPool
 from tests.support.decoding import WORDS, Plain, request
 from tests.support.hub_client import running_hub
 from tests.support.linked_target import LinkedTarget, SlowEngine
@@ -43,7 +43,7 @@ class EagleStar:
         self.engine = random_engine(kind)
         drafters = [drafter_on(self.engine)]
         self.queue = DraftQueue()
-        self.desk = DraftingDesk([*drafters, NgramDrafter(8)], lambda: 0.0)
+        self.desk = DrafterPool([*drafters, NgramDrafter(8)], lambda: 0.0)
         self.hub = HubProtocol(
             "hub-1",
             DrafterRegistry(drafters, NgramDrafter(8), required=True).offer,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from starsd_edge.protocol.hub_side import Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
@@ -16,7 +16,7 @@ from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Drafter
 from starsd_server.drafters.modelled import WrongDrafter
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DraftingDesk
+from starsd_server.worker import Drafted, DrafterPool
 from tests.support.prefix_engine import PrefixEngine
 
 SHAPE = DraftShape(6, 3, 2)
@@ -51,13 +51,15 @@ class Desk:
 
     def __init__(self, drafter: Drafter) -> None:
         self.queue = DraftQueue(rows_per_turn=8)
-        self.desk = DraftingDesk([drafter], lambda: 0.0)
+        self.desk = DrafterPool([drafter], lambda: 0.0)
         self.trees: dict[int, tuple[int, DraftTree]] = {}
         self.queue.put(OpenSession(1, drafter.kind, FIRST_ROW, 3))
 
     def feed(self, first_row: int, ids: list[int]) -> None:
         draw = np.random.default_rng(first_row)
-        self.queue.put(Feed(NewRows(1, first_row, ids, draw.standard_normal((len(ids), WIDTH)).astype("f2")), "alice"))
+        self.queue.put(
+            AddRows(NewRows(1, first_row, ids, draw.standard_normal((len(ids), WIDTH)).astype("f2")), "alice")
+        )
 
     def ask(self, epoch: int, base_len: int) -> None:
         self.queue.put(QueueDraft(1, epoch, base_len, SHAPE, 0.0))

@@ -14,7 +14,7 @@ from starsd_edge.protocol.hub_side import DropSession, QueueDraft
 from starsd_edge.protocol.messages import Close, Draft, DraftRequest, Report
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.service_model import ServiceCost
-from starsd_server.shapes import ShapeDesk, curve_of, share
+from starsd_server.shapes import ShapeControllers, curve_of, share
 from tests.support.costs import draft_cost
 from tests.support.wire import HubUnderTest, Peer, only
 
@@ -60,7 +60,7 @@ class Star:
 
     def __init__(self, *spokes: Spoke, cost: ServiceCost = COST, fixed: DraftShape | None = None) -> None:
         self.now = 100.0
-        self.desk = ShapeDesk(lambda: self.now, fixed)
+        self.desk = ShapeControllers(lambda: self.now, fixed)
         self.hub = HubUnderTest(shapes=self.desk)
         self.cost = cost
         self.spokes = spokes

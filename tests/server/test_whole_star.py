@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.bench.device_times import DraftTimes
+from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.planning.law import targets_without_idling
 from tests.support.whole_star import PLAIN_S, Course, decode, plain_tokens_per_s, published
 from tests.support.whole_star_hub import StarPlan
 
-HUB = DraftTimes(0.012, growth=0.125, levels=5)
+HUB = ModelDraftTimes(0.012, growth=0.125, levels=5)
 """12 ms for one draft 5 levels deep, an eighth more for each further one in the same pass."""
-SLOW = DraftTimes(0.04, growth=0.25, levels=5)
+SLOW = ModelDraftTimes(0.04, growth=0.25, levels=5)
 
 
 def over_plain(plan: StarPlan, course: Course, begin_s: float, end_s: float) -> float:
@@ -49,7 +49,7 @@ def test_a_drafter_that_turns_wrong_under_load_is_left(targets: int) -> None:
 
 @pytest.mark.parametrize("targets", [4, 12])
 def test_a_hub_that_becomes_slow_under_load_is_left(targets: int) -> None:
-    plan = StarPlan(targets, HUB, device_later=DraftTimes(0.12, 0.125, 5), later_s=1.5)
+    plan = StarPlan(targets, HUB, device_later=ModelDraftTimes(0.12, 0.125, 5), later_s=1.5)
     course = decode(plan, 4.0)
     assert over_plain(plan, course, 0.5, 1.5) > 1.1, "as long as it was quick"
     assert over_plain(plan, course, 3.0, 4.0) >= 0.95

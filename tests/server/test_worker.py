@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from starsd_edge.protocol.hub_side import DropSession, Feed, OpenSession, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, DropSession, OpenSession, QueueDraft
 from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
-from starsd_server.worker import Done, Drafted, DraftingDesk, DraftWorker, Failed, Outcome, Warm
+from starsd_server.worker import Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
 
 SHAPE = DraftShape(4, 4)
 
@@ -75,7 +75,7 @@ class FakeDrafter:
 class Bench:
     clock: FakeClock
     drafter: FakeDrafter
-    desk: DraftingDesk
+    desk: DrafterPool
     queue: WorkQueue
     worker: DraftWorker
     outcomes: list[Outcome]
@@ -103,7 +103,7 @@ def bench() -> Bench:
 def bench_of(max_batch: int) -> Bench:
     clock = FakeClock()
     drafter = FakeDrafter(clock)
-    desk = DraftingDesk([drafter], clock)
+    desk = DrafterPool([drafter], clock)
     queue = WorkQueue(DraftQueue(max_batch=max_batch), clock)
     outcomes: list[Outcome] = []
     died: list[bool] = []
@@ -113,7 +113,7 @@ def bench_of(max_batch: int) -> Bench:
 
 def test_a_request_is_answered_with_its_own_epoch_base_and_durations(bench: Bench) -> None:
     bench.open(1)
-    bench.queue.put(Feed(NewRows(1, 0, [5, 6]), "alice"))
+    bench.queue.put(AddRows(NewRows(1, 0, [5, 6]), "alice"))
     bench.request(1, epoch=7, base_len=2)
     bench.clock.now += 0.5
     assert bench.work(2) == [Drafted(1, 7, 2, DraftTree.chain([2]), queue_us=500_000, service_us=250_000)]
@@ -121,9 +121,9 @@ def test_a_request_is_answered_with_its_own_epoch_base_and_durations(bench: Benc
 
 def test_rows_that_come_while_a_request_waits_are_not_in_its_tree(bench: Bench) -> None:
     bench.open(1)
-    bench.queue.put(Feed(NewRows(1, 0, [5, 6]), "alice"))
+    bench.queue.put(AddRows(NewRows(1, 0, [5, 6]), "alice"))
     bench.request(1, epoch=7, base_len=2)
-    bench.queue.put(Feed(NewRows(1, 2, [7, 8, 9]), "alice"))
+    bench.queue.put(AddRows(NewRows(1, 2, [7, 8, 9]), "alice"))
     drafted = bench.work(2)
     assert [(each.base_len, each.tree) for each in drafted if isinstance(each, Drafted)] == [(2, DraftTree.chain([2]))]
     bench.request(1, epoch=8, base_len=5)
@@ -137,7 +137,7 @@ def test_no_tree_is_handed_out_for_a_root_that_the_drafter_does_not_stand_at() -
         bench.request(session, base_len=session - 1)  # of the second no row has come
     outcomes = bench.work(3)
     assert [(type(outcome), outcome.session) for outcome in outcomes if not isinstance(outcome, Warm)] == [
-        (Failed, 2),
+        (DraftFailed, 2),
         (Drafted, 1),
     ]
     assert sorted(bench.drafter.rows) == [1]
@@ -188,9 +188,9 @@ def test_a_drafter_that_raises_for_one_session_costs_that_session_only(bench: Be
         bench.open(session)
         bench.request(session)
     outcomes = bench.work(6)
-    assert [type(outcome) for outcome in outcomes] == [Drafted, Failed, Drafted]
+    assert [type(outcome) for outcome in outcomes] == [Drafted, DraftFailed, Drafted]
     failed = outcomes[1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, DraftFailed)
     assert (failed.session, failed.epoch) == (2, 1)
     assert "ValueError" in failed.message
     assert "tensor" not in failed.message  # details are for the hub's log
@@ -213,7 +213,7 @@ def test_a_batch_is_drafted_in_one_call_and_its_time_is_that_of_all(monkeypatch:
         bench.open(session)
     bench.work(3)
     for session in (1, 2, 3):
-        bench.queue.put(Feed(NewRows(session, 0, [5] * session), "alice"))
+        bench.queue.put(AddRows(NewRows(session, 0, [5] * session), "alice"))
         bench.request(session, epoch=session, base_len=session)
         bench.clock.now += 0.125
     assert bench.work(1) == [
@@ -237,12 +237,12 @@ def test_one_of_a_batch_that_the_drafter_raises_for_costs_the_others_nothing() -
         bench.open(session)
     bench.work(3)
     for session in (1, 2, 3):
-        bench.queue.put(Feed(NewRows(session, 0, [5] * session), "alice"))
+        bench.queue.put(AddRows(NewRows(session, 0, [5] * session), "alice"))
         bench.request(session, base_len=session)
     outcomes = bench.work(1)
     assert {outcome.session: type(outcome) for outcome in outcomes if not isinstance(outcome, Warm)} == {
         1: Drafted,
-        2: Failed,
+        2: DraftFailed,
         3: Drafted,
     }
     trees = {outcome.session: outcome.tree for outcome in outcomes if isinstance(outcome, Drafted)}
@@ -264,10 +264,10 @@ def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: p
         bench.open(session)
     bench.work(3)
     for session in (1, 2, 3):
-        bench.queue.put(Feed(NewRows(session, 0, [13 if session == 2 else 5]), "alice"))
+        bench.queue.put(AddRows(NewRows(session, 0, [13 if session == 2 else 5]), "alice"))
         bench.request(session, epoch=4, base_len=1)
     outcomes = bench.work(1)
-    assert Failed(2, 4, "no such token") in outcomes
+    assert DraftFailed(2, 4, "no such token") in outcomes
     drafted = [outcome for outcome in outcomes if isinstance(outcome, Drafted)]
     assert [(outcome.session, outcome.tree) for outcome in drafted] == [
         (1, DraftTree.chain([1])),
@@ -295,7 +295,7 @@ def test_a_session_that_the_drafter_names_is_lost_and_the_pass_is_not_run_again(
         bench.request(session, epoch=5)
     outcomes = bench.work(1)
     assert calls == [[1, 2, 3]]
-    assert {type(outcome) for outcome in outcomes if getattr(outcome, "session", 0) == 2} == {Failed}
+    assert {type(outcome) for outcome in outcomes if getattr(outcome, "session", 0) == 2} == {DraftFailed}
     assert [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)] == [1, 3]
     assert sorted(bench.drafter.rows) == [1, 3]
     health = bench.desk.health["fake"]
@@ -313,11 +313,11 @@ def test_where_taking_in_rows_raises_all_whose_rows_they_were_are_lost(monkeypat
         bench.open(session)
     bench.work(3)
     for session in (1, 2):
-        bench.queue.put(Feed(NewRows(session, 0, [5]), "alice"))
+        bench.queue.put(AddRows(NewRows(session, 0, [5]), "alice"))
         bench.request(session, base_len=1)
     bench.request(3)
     outcomes = bench.work(1)
-    assert [outcome.session for outcome in outcomes if isinstance(outcome, Failed)] == [1, 2]
+    assert [outcome.session for outcome in outcomes if isinstance(outcome, DraftFailed)] == [1, 2]
     assert [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)] == [3]
 
 
@@ -329,7 +329,7 @@ def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> N
     bench.open(1)
     bench.request(1)
     assert len(bench.work(2)) == 1
-    bench.queue.put(Feed(NewRows(1, 0, [5]), "alice"))
+    bench.queue.put(AddRows(NewRows(1, 0, [5]), "alice"))
     bench.request(1, epoch=2)
     bench.queue.put(DropSession(1))
     assert bench.work(1) == []  # the end of the session; its queued work went with it
@@ -357,7 +357,7 @@ def test_a_drafter_that_keeps_raising_is_reported_until_it_works_again(bench: Be
 
 def test_a_refusal_tells_the_target_why_and_is_no_failure(bench: Bench) -> None:
     bench.open(1, t_first=13)
-    assert bench.work(1) == [Failed(1, 0, "no room: try again later")]
+    assert bench.work(1) == [DraftFailed(1, 0, "no room: try again later")]
     health = bench.desk.health["fake"]
     assert (health.refusals, health.failures, health.sessions) == (1, 0, 0)
 

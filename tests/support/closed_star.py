@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from starsd_edge.protocol.hub_side import Feed, QueueDraft
+from starsd_edge.protocol.hub_side import AddRows, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.scheduling.policies import KeyTerms
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
@@ -87,7 +87,7 @@ class ClosedStar:
                 since[session] = at
                 self.queue.put(self._request(session, asked[session], at))
             if self._prefill_row_s and not self.queue.depth.rows:
-                self.queue.put(Feed(NewRows(count, 0, [1] * 1000), "prefill"))
+                self.queue.put(AddRows(NewRows(count, 0, [1] * 1000), "prefill"))
             work = self.queue.take(now)
             ledger.policies.add(self.queue.policy)
             if work is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from starsd_edge.cli.demo.star import TargetResult
+from starsd_edge.cli.demo.star import DemoTargetResult
 from starsd_edge.cli.demo.view import LiveView
 from starsd_edge.telemetry.monitor.feed_client import LIVE
 from tests.support.monitor_frames import board_of, recorded, text_of
@@ -33,7 +33,7 @@ def case_text(name: str) -> str:
     view = view_of(width, height, targets)
     for number in range(targets):
         view.piece(number, _ANSWER * (number + 1))
-    view.end(0, TargetResult(figures={"tokens_per_s": 12.5}))
+    view.end(0, DemoTargetResult(figures={"tokens_per_s": 12.5}))
     board = board_of(recorded())
     view.hub(LIVE)
     view.hub(replace(board, targets=board.targets[:targets]))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
-from starsd_jetson.drafting import Draft
+from starsd_jetson.drafting import RoundDraft
 from tests.support.trees import random_tree, tree_of
 
 Follow = Callable[[Sequence[int]], int]
@@ -56,8 +56,8 @@ class ScriptedDrafts:
     def ask(self, shape: DraftShape) -> None:
         self.shapes.append(shape)
 
-    def take(self) -> Draft:
-        return Draft(self.script(self.text, self.shapes[-1]), HUB)
+    def take(self) -> RoundDraft:
+        return RoundDraft(self.script(self.text, self.shapes[-1]), HUB)
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         pass

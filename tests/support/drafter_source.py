@@ -10,7 +10,7 @@ import numpy.typing as npt
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB
-from starsd_jetson.drafting import Draft
+from starsd_jetson.drafting import RoundDraft
 from starsd_server.drafters.contract import Drafter, draft_one, extend_one
 
 
@@ -42,9 +42,9 @@ class DrafterDrafts:
     def ask(self, shape: DraftShape) -> None:
         self._shape = shape
 
-    def take(self) -> Draft:
+    def take(self) -> RoundDraft:
         self.extend()
-        return Draft(draft_one(self._drafter, self._session, self._shape), HUB)
+        return RoundDraft(draft_one(self._drafter, self._session, self._shape), HUB)
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         pass

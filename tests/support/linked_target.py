@@ -15,7 +15,7 @@ from starsd_jetson.drafting import DraftSource, NgramDrafts
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.hub_link import HubLink
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.decoding import WORDS, Plain, letters, plain_answer
 from tests.support.hub_client import TOKENIZER_FP
 from tests.support.prefix_engine import PrefixEngine
@@ -69,7 +69,7 @@ class LinkedTarget:
             random.Random(name).random,
             window,
         )
-        self._source = HubDrafts(self.link.open_channel, fallback or NgramDrafts(), Patience(wait_s), time.monotonic)
+        self._source = HubDrafts(self.link.open_channel, fallback or NgramDrafts(), WaitPolicy(wait_s), time.monotonic)
 
     def __enter__(self) -> LinkedTarget:
         self.link.start()

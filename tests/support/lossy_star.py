@@ -16,9 +16,9 @@ import numpy as np
 from starsd_edge.protocol.codec import decode_from_hub
 from starsd_edge.protocol.codes import BUSY
 from starsd_edge.protocol.hub_side import (
+    AddRows,
     AnswerProbe,
     DropSession,
-    Feed,
     HangUp,
     HubAction,
     HubConnection,
@@ -215,7 +215,7 @@ class LossyStar:
             elif isinstance(action, OpenSession):
                 assert action.session not in self.fed
                 self.fed[action.session] = Fed.opened(action)
-            elif isinstance(action, Feed):
+            elif isinstance(action, AddRows):
                 fed = self.fed[action.rows.session]
                 rows = len(action.rows.ids)
                 assert action.rows.first_row == fed.rows

@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from starsd_edge.telemetry.feed import Snapshot, decode_snapshot
-from starsd_edge.telemetry.monitor.board import Board
+from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.formats import ASCII, UNICODE, Marks
 from starsd_edge.telemetry.monitor.frame import Sight, frame
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.view import Choice, press
+from starsd_edge.telemetry.monitor.view import ViewState, press
 
 FOLDER = Path(__file__).parents[1] / "monitor"
 FEED = FOLDER / "feed.jsonl"
@@ -35,18 +35,18 @@ def recorded() -> list[Snapshot]:
     return [decode_snapshot(line) for line in FEED.read_bytes().splitlines()]
 
 
-def board_of(snapshots: list[Snapshot]) -> Board:
+def board_of(snapshots: list[Snapshot]) -> StarBoard:
     """What is shown after these."""
     model = MonitorModel()
-    board = Board()
+    board = StarBoard()
     for snapshot in snapshots:
         board = model.take(snapshot)
     return board
 
 
-def pressed(keys: str, board: Board) -> Choice:
+def pressed(keys: str, board: StarBoard) -> ViewState:
     """What is chosen after these keys."""
-    choice = Choice()
+    choice = ViewState()
     for key in keys:
         choice = press(choice, key, board)
     return choice
@@ -62,7 +62,7 @@ def text_of(renderable: RenderableType, width: int, height: int) -> str:
     return console.file.getvalue()
 
 
-def frame_text(board: Board, choice: Choice, width: int, height: int, marks: Marks = UNICODE) -> str:
+def frame_text(board: StarBoard, choice: ViewState, width: int, height: int, marks: Marks = UNICODE) -> str:
     """A frame as text."""
     sight = Sight(width, height, marks, "ws://127.0.0.1:8317", "live", is_live=True)
     return text_of(frame(board, choice, sight), width, height)

@@ -20,7 +20,7 @@ from starsd_edge.telemetry.rounds import Round
 from starsd_jetson.decoder import Answer, decode
 from starsd_jetson.drafting import DraftSource, NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
-from starsd_jetson.patience import Patience
+from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.decoding import PROMPT, Plain, letters, request
 from tests.support.prefix_engine import PrefixEngine
 
@@ -207,7 +207,7 @@ class Scene:
         return self._decode(Clock(), source, lambda: [])
 
     def with_hub(
-        self, script: HubScript, patience: Patience | None = None, fallback: DraftSource | None = None
+        self, script: HubScript, wait_policy: WaitPolicy | None = None, fallback: DraftSource | None = None
     ) -> Outcome:
         """With that hub, and what the target has learnt before."""
         clock = Clock()
@@ -218,7 +218,7 @@ class Scene:
             channel.text.append(prompt[0])
             return channel
 
-        source = HubDrafts(open_channel, fallback or NoDrafts(), patience or Patience(), clock)
+        source = HubDrafts(open_channel, fallback or NoDrafts(), wait_policy or WaitPolicy(), clock)
         return self._decode(clock, source, lambda: channel.asked_at)
 
     def _decode(self, clock: Clock, source: DraftSource, requests: Callable[[], list[int]]) -> Outcome:

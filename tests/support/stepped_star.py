@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from starsd_edge.protocol.hub_side import Feed, HubAction, HubLimits, HubProtocol, Offer, OpenSession, QueueDraft, Send
+from starsd_edge.protocol.hub_side import (
+    AddRows,
+    HubAction,
+    HubLimits,
+    HubProtocol,
+    Offer,
+    OpenSession,
+    QueueDraft,
+    Send,
+)
 from starsd_edge.protocol.target_side import DraftArrived, SessionOpened, TargetProtocol, TargetSession
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson.hub_channel import HubChannel
@@ -120,7 +129,7 @@ class SteppedStar:
         for action in actions:
             if isinstance(action, Send):
                 self._at(self.clock.now + self._one_way_s, lambda frame=action.frame: self._hear_at_target(frame))  # type: ignore[misc]
-            elif isinstance(action, Feed):
+            elif isinstance(action, AddRows):
                 features = [] if action.rows.features is None else action.rows.features.astype(float).tolist()
                 self.absorbed.append(Absorbed(self.clock.now, action.rows.first_row, features))
             elif isinstance(action, OpenSession):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.bench.device_times import DraftTimes
+from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.protocol.hub_side import QueueDraft
 from starsd_edge.protocol.messages import Report
 from starsd_edge.protocol.target_side import DraftArrived
@@ -20,8 +20,8 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NONE, Round
 from starsd_jetson.drafting import NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
-from starsd_jetson.patience import Patience
 from starsd_jetson.reporting import Reporter
+from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.guessed_text import GuessedText
 from tests.support.virtual_time import Bell, VirtualTime
 from tests.support.whole_star_hub import JITTER, StarConnection, StarHub, StarPlan
@@ -45,7 +45,7 @@ class Course:
         return sum(tokens for at, tokens in self.emitted if begin_s <= at < end_s) / (end_s - begin_s)
 
 
-def published(targets: int, device: DraftTimes) -> StarPlan:
+def published(targets: int, device: ModelDraftTimes) -> StarPlan:
     """First come, first served, one at a time, trees of one shape, every draft waited for."""
     return StarPlan(targets, device, FIFO, 1, fixed=DraftShape(8, 5, 4), wait_s=ALWAYS_S)
 
@@ -90,7 +90,7 @@ class StarTarget:
         self._connection = StarConnection()
         hub.open(number, self._connection, text)
         channel = _Channel(time, hub, number)
-        self._source = HubDrafts(lambda prompt, kind: channel, NoDrafts(), Patience(plan.wait_s), time)
+        self._source = HubDrafts(lambda prompt, kind: channel, NoDrafts(), WaitPolicy(plan.wait_s), time)
         self._reporter = Reporter(self._tell, lambda: self._source.why_off, time)
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from starsd_edge.bench.device_times import DraftTimes
+from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.protocol.counters import walk
 from starsd_edge.protocol.hub_side import OpenSession, QueueDraft
 from starsd_edge.protocol.messages import Draft, Report
@@ -17,8 +17,8 @@ from starsd_edge.scheduling.policies import LATENCY
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import Batch, DraftQueue
-from starsd_server.measurements import DraftBooks, Latencies
-from starsd_server.shapes import ShapeDesk, share
+from starsd_server.measurements import Latencies, PassRecord
+from starsd_server.shapes import ShapeControllers, share
 from starsd_server.worker import Done
 from tests.support.guessed_text import GuessedText
 from tests.support.virtual_time import VirtualTime
@@ -46,14 +46,14 @@ class StarPlan:
     """
 
     targets: int
-    device: DraftTimes
+    device: ModelDraftTimes
     policy: str = LATENCY
     max_batch: int = 16
     shape: DraftShape = field(default_factory=lambda: DraftShape(8, 5, 4))
     fixed: DraftShape | None = None
     wait_s: float | None = None
     right_until_s: float = float("inf")
-    device_later: DraftTimes | None = None
+    device_later: ModelDraftTimes | None = None
     later_s: float = float("inf")
 
 
@@ -81,13 +81,13 @@ class StarHub:
     def __init__(self, time: VirtualTime, plan: StarPlan) -> None:
         self._time = time
         self._plan = plan
-        self._books = DraftBooks([KIND], plan.max_batch)
+        self._books = PassRecord([KIND], plan.max_batch)
         self._latencies = Latencies()
         scheduler = Scheduler(
             POLICIES[plan.policy](), predict=self._books.predict, expect=self._latencies.expected_return_s
         )
         self._queue = DraftQueue(scheduler, plan.max_batch)
-        self._shapes = ShapeDesk(time, plan.fixed)
+        self._shapes = ShapeControllers(time, plan.fixed)
         self._sessions: dict[int, _Session] = {}
         self._replies: dict[int, Reply] = {}
         self._luck = np.random.default_rng(0)

@@ -29,10 +29,10 @@ from starsd_edge.protocol.messages import (
     TargetMessage,
     Tensor,
 )
-from starsd_edge.protocol.rows import RowStore
+from starsd_edge.protocol.rows import SentRows
 from starsd_server.draft_queue import DraftQueue
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DraftingDesk
+from starsd_server.worker import Drafted, DrafterPool
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET, TAG, Golden
 from tests.support.wire_tables import PAGE, message_name
 
@@ -137,7 +137,7 @@ class Talk:
         )
         self.hub.ready("ngram")
         self.queue = DraftQueue()
-        self.desk = DraftingDesk([NgramDrafter(8)], lambda: 0.0)
+        self.desk = DrafterPool([NgramDrafter(8)], lambda: 0.0)
         self.now = 0.0
         self.steps: list[dict[str, Any]] = []
         self.connect()
@@ -348,7 +348,7 @@ def _float16_roundings() -> Iterable[dict[str, str]]:
     ]
     values += [float("inf"), float("-inf"), float("nan"), 2**-24, 2**-25, 3 * 2**-26, 2**-14 * (1 - 2**-11), 1e-30]
     for value in np.array(values, dtype="<f4"):
-        store = RowStore(1)
+        store = SentRows(1)
         with np.errstate(over="ignore"):
             store.append([1], value.reshape(1, 1))  # type: ignore[arg-type]
         tensor = store.features(0, 1, FLOAT16)

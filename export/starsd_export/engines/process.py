@@ -14,7 +14,7 @@ import msgspec
 
 from starsd_edge.errors import StarsdError
 from starsd_export.engines.builder import BuildError
-from starsd_export.engines.worker import Built, Failed, Order, Progress, Report
+from starsd_export.engines.worker import BuildFailed, Built, Order, Progress, Report
 
 _COMMAND = (sys.executable, "-m", "starsd_export.engines.worker")
 _STOPPING_SECONDS = 10.0
@@ -39,7 +39,7 @@ def run_build(order: Order, progress: Callable[[Progress], None], command: tuple
             report = msgspec.json.decode(line, type=Report)
             if isinstance(report, Progress):
                 progress(report)
-            elif isinstance(report, Failed):
+            elif isinstance(report, BuildFailed):
                 raise _as_error(report)
             else:
                 return report
@@ -67,7 +67,7 @@ def _worker(command: tuple[str, ...], log: IO[bytes]) -> Iterator[subprocess.Pop
             process.wait()
 
 
-def _as_error(report: Failed) -> StarsdError:
+def _as_error(report: BuildFailed) -> StarsdError:
     error = BuildError(report.message)
     error.exit_code = report.exit_code
     return error

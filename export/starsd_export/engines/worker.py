@@ -54,14 +54,14 @@ class Built(msgspec.Struct, frozen=True, tag="built"):
     memory_bytes: int
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class BuildFailed(msgspec.Struct, frozen=True, tag="failed"):
     """It is not."""
 
     message: str
     exit_code: int
 
 
-Report = Progress | Built | Failed
+Report = Progress | Built | BuildFailed
 
 
 def main() -> int:
@@ -78,7 +78,7 @@ def main() -> int:
     try:
         send(_build(order, send, stop))
     except StarsdError as error:
-        send(Failed(str(error), error.exit_code))
+        send(BuildFailed(str(error), error.exit_code))
         return error.exit_code
     except BrokenPipeError:
         return 1

@@ -15,7 +15,7 @@ _POOL = 8
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Rows 0..T-1 of B texts; row i knows token i + 1 and the feature at position i, and foresees token i + 2.
 
     Attributes:
@@ -60,7 +60,7 @@ def _cut(numbers: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> I
     yield batch
 
 
-def load_batch(store: FeatureStore, numbers: Sequence[int]) -> Batch:
+def load_batch(store: FeatureStore, numbers: Sequence[int]) -> TrainingBatch:
     """The batch of these texts."""
     lengths = [len(store.texts[number].ids) for number in numbers]
     count, longest = len(numbers), max(lengths)
@@ -76,7 +76,7 @@ def load_batch(store: FeatureStore, numbers: Sequence[int]) -> Batch:
         choices[row, :length] = store.choices[first : first + length]
         counts[row, store.texts[number].start : length - 1] = True
     whole = torch.from_numpy(features)
-    return Batch(
+    return TrainingBatch(
         next_ids=torch.from_numpy(ids[:, 1:-1].clip(min=0)),
         features=whole[:, :-1],
         wanted=whole[:, 1:],

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from starsd_export.ranges import LARGEST_FLOAT16
-from starsd_export.training.texts import Text
+from starsd_export.training.texts import TrainingText
 
 FEATURES_NAME = "features.f2"
 CHOICES_NAME = "choices.i4"
@@ -34,14 +34,14 @@ class FeatureStore:
         choices: int32 [tokens].
     """
 
-    texts: Sequence[Text]
+    texts: Sequence[TrainingText]
     offsets: npt.NDArray[np.int64]
     features: npt.NDArray[np.float16]
     choices: npt.NDArray[np.int32]
 
 
 def gather_features(
-    model: PreTrainedModel, texts: Sequence[Text], directory: Path, progress: Callable[[int], None]
+    model: PreTrainedModel, texts: Sequence[TrainingText], directory: Path, progress: Callable[[int], None]
 ) -> FeatureStore:
     """Run the target over all texts; what a directory has for the same number of tokens is used again.
 
@@ -67,7 +67,7 @@ def gather_features(
 
 def _compute(
     model: PreTrainedModel,
-    texts: Sequence[Text],
+    texts: Sequence[TrainingText],
     offsets: npt.NDArray[np.int64],
     paths: Sequence[Path],
     progress: Callable[[int], None],
@@ -88,7 +88,7 @@ def _compute(
     choices.flush()
 
 
-def _batches(texts: Sequence[Text]) -> list[list[int]]:
+def _batches(texts: Sequence[TrainingText]) -> list[list[int]]:
     """Numbers of texts of similar length, together."""
     order = sorted(range(len(texts)), key=lambda number: len(texts[number].ids))
     batches: list[list[int]] = [[]]
@@ -100,7 +100,7 @@ def _batches(texts: Sequence[Text]) -> list[list[int]]:
 
 
 def _run(
-    model: PreTrainedModel, texts: Sequence[Text], batch: Sequence[int]
+    model: PreTrainedModel, texts: Sequence[TrainingText], batch: Sequence[int]
 ) -> list[tuple[int, npt.NDArray[np.float16], npt.NDArray[np.int32]]]:
     """Padding stands after a text, where nothing of it looks."""
     width = max(len(texts[number].ids) for number in batch)

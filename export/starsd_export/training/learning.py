@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from starsd_edge.heads.engine import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
-from starsd_export.training.batches import Batch
+from starsd_export.training.batches import TrainingBatch
 from starsd_export.training.unrolled import unroll
 
 
@@ -67,7 +67,7 @@ class Lesson:
         self._scale = scale
         self._weights = weights
 
-    def measure(self, head: TorchHead, batch: Batch) -> Measures:
+    def measure(self, head: TorchHead, batch: TrainingBatch) -> Measures:
         """Run the head over a batch."""
         embedded = functional.embedding(batch.next_ids, self._embedding)
         rows = batch.counts
@@ -94,7 +94,7 @@ class Lesson:
         return Measures(loss, torch.stack(hits), entropies)
 
 
-def survival(hits: torch.Tensor, batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def survival(hits: torch.Tensor, batch: TrainingBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Chains of guesses over greedy text: how many reached each level, and how many of them hit there.
 
     A chain that begins in row i is judged in row i + u at step u, and for as long as the text itself is what the target

@@ -51,7 +51,7 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True)
-class Report:
+class Evaluation:
     """What was seen at one look.
 
     Attributes:
@@ -99,7 +99,7 @@ class Trainer:
         """Of the whole plan."""
         return len(self._schedule)
 
-    def run(self, report: Callable[[Report], None], progress: Callable[[int], None]) -> Report:
+    def run(self, report: Callable[[Evaluation], None], progress: Callable[[int], None]) -> Evaluation:
         """Train to the end of the plan.
 
         Args:
@@ -135,7 +135,7 @@ class Trainer:
         self._optimiser.step()
         return float(measures.loss.detach())
 
-    def _look(self, losses: Sequence[float]) -> Report:
+    def _look(self, losses: Sequence[float]) -> Evaluation:
         """At the held-out texts."""
         steps = self._plan.loss.steps
         reached, survived = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
@@ -145,7 +145,7 @@ class Trainer:
                 one, other = survival(self._lesson.measure(self._head, batch).hits, batch)
                 reached, survived = reached + one, survived + other
         shares = (survived / np.maximum(reached, 1)).tolist()
-        return Report(
+        return Evaluation(
             self._done,
             len(self._schedule),
             float(np.mean(losses)) if losses else math.nan,
@@ -156,7 +156,7 @@ class Trainer:
     def _arithmetic(self) -> Any:
         return torch.autocast("cpu", torch.bfloat16) if self._plan.bfloat16 else nullcontext()
 
-    def _keep(self, report: Report) -> None:
+    def _keep(self, report: Evaluation) -> None:
         """Checkpoint and log, the checkpoint whole or not at all."""
         tensors = {name: tensor.detach().contiguous() for name, tensor in self._trained.items()}
         for name, tensor in self._trained.items():
@@ -193,7 +193,7 @@ def _pace(update: int, updates: int, warmup: int) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1.0, along)))
 
 
-def read_log(directory: Path) -> list[Report]:
+def read_log(directory: Path) -> list[Evaluation]:
     """What was seen so far, earlier runs included."""
     lines = (directory / LOG_NAME).read_text(encoding="ascii").splitlines()
-    return [Report(**json.loads(line)) for line in lines]
+    return [Evaluation(**json.loads(line)) for line in lines]

@@ -30,10 +30,10 @@ from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHe
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
 from starsd_export.training.learning import Lesson, head_to_train, untrained
-from starsd_export.training.loop import Report, Trainer, TrainingPlan, read_log
+from starsd_export.training.loop import Evaluation, Trainer, TrainingPlan, read_log
 from starsd_export.training.texts import (
     TEXTS_NAME,
-    Text,
+    TrainingText,
     Writer,
     WritingPlan,
     choose_vocabulary,
@@ -80,7 +80,7 @@ class Watcher(Protocol):
     def done(self, count: int) -> None:
         """So many of them are done."""
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Evaluation) -> None:
         """The head was looked at."""
 
 
@@ -174,7 +174,7 @@ def _claim(work: Path, checkpoint: Checkpoint, plan: HeadPlan) -> None:
     path.write_text(json.dumps(ours, indent=2) + "\n", encoding="utf-8")
 
 
-def _given_texts(tokenizer: Tokenizer, plan: HeadPlan) -> Sequence[Text]:
+def _given_texts(tokenizer: Tokenizer, plan: HeadPlan) -> Sequence[TrainingText]:
     """A user's own; none where the model is to write them."""
     if plan.data and plan.messages is not None:
         raise UsageError(
@@ -187,7 +187,7 @@ def _given_texts(tokenizer: Tokenizer, plan: HeadPlan) -> Sequence[Text]:
     return ()
 
 
-def _store(model: PreTrainedModel, texts: Sequence[Text], work: Path, watcher: Watcher) -> FeatureStore:
+def _store(model: PreTrainedModel, texts: Sequence[TrainingText], work: Path, watcher: Watcher) -> FeatureStore:
     watcher.stage("looking at the texts", sum(len(text.ids) for text in texts))
     return gather_features(model, texts, work, watcher.done)
 
@@ -197,7 +197,7 @@ def _writer(model: PreTrainedModel, tokenizer: Tokenizer, messages: Sequence[lis
     return Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed), messages)
 
 
-def _own_texts(writer: Writer, work: Path, plan: HeadPlan, watcher: Watcher) -> Sequence[Text]:
+def _own_texts(writer: Writer, work: Path, plan: HeadPlan, watcher: Watcher) -> Sequence[TrainingText]:
     watcher.stage("writing texts", plan.tokens)
     return write_texts(writer.write_batch, work / TEXTS_NAME, plan.tokens, watcher.done)
 
@@ -207,7 +207,7 @@ def _typical_size(store: FeatureStore) -> float:
     return float(np.sqrt(np.mean(np.square(store.features[:_SAMPLED_ROWS].astype(np.float32)))))
 
 
-def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Report) -> dict[str, Any]:
+def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Evaluation) -> dict[str, Any]:
     return {
         "tokens": int(store.offsets[-1]),
         "texts": len(store.texts),
@@ -235,7 +235,7 @@ PLOT_NAME = "training.svg"
 _WIDTH, _HEIGHT, _MARGIN = 640, 260, 50
 
 
-def write_plot(reports: Sequence[Report], path: Path) -> None:
+def write_plot(reports: Sequence[Evaluation], path: Path) -> None:
     """An SVG with both curves over the updates."""
     updates = [report.update for report in reports]
     curves = (

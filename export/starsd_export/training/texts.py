@@ -35,7 +35,7 @@ _MOST_BARREN = 16
 """Batches in a row without a text that can be used; then there is little hope of one."""
 
 
-class Text(msgspec.Struct, frozen=True):
+class TrainingText(msgspec.Struct, frozen=True):
     """One text.
 
     Attributes:
@@ -81,7 +81,7 @@ class Writer:
     plan: WritingPlan
     messages: Sequence[Sequence[int]] = ()
 
-    def write_batch(self, number: int) -> list[Text]:
+    def write_batch(self, number: int) -> list[TrainingText]:
         """The texts of one batch: the same for the same plan and number."""
         torch.manual_seed(self.plan.seed * 1_000_003 + number)
         messages = self._given(number) if self.messages else self._own()
@@ -91,7 +91,7 @@ class Writer:
         temperature = _ANSWER_TEMPERATURES[number % len(_ANSWER_TEMPERATURES)]
         answers = self._continue(prompts, self.plan.answer_tokens, temperature, keep_end=True)
         return [
-            Text([*prompt, *answer], self._start(prompt))
+            TrainingText([*prompt, *answer], self._start(prompt))
             for prompt, answer in zip(prompts, answers, strict=True)
             if len(answer) >= _LEAST_ANSWER
         ]
@@ -126,8 +126,8 @@ class Writer:
 
 
 def write_texts(
-    writer: Callable[[int], list[Text]], path: Path, wanted: int, progress: Callable[[int], None]
-) -> list[Text]:
+    writer: Callable[[int], list[TrainingText]], path: Path, wanted: int, progress: Callable[[int], None]
+) -> list[TrainingText]:
     """Texts of at least `wanted` tokens together, in the file `path`; goes on with what is there.
 
     Args:
@@ -156,13 +156,13 @@ def write_texts(
     return [text for batch in batches for text in batch]
 
 
-def read_files(paths: Iterable[Path], encode: Callable[[str], list[int]], longest: int) -> list[Text]:
+def read_files(paths: Iterable[Path], encode: Callable[[str], list[int]], longest: int) -> list[TrainingText]:
     """A user's own texts: files of plain text, cut into pieces of at most `longest` tokens.
 
     Raises:
         UsageError: a file cannot be read, or there is no text in any.
     """
-    texts = [Text(piece, 0) for path in paths for piece in _pieces(encode(_read(path)), longest)]
+    texts = [TrainingText(piece, 0) for path in paths for piece in _pieces(encode(_read(path)), longest)]
     if not texts:
         raise UsageError("there is no text in the files given with --data")
     return texts
@@ -184,7 +184,7 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start}): convert it") from error
 
 
-def _read_batches(path: Path) -> list[list[Text]]:
+def _read_batches(path: Path) -> list[list[TrainingText]]:
     """The whole batches of a file; a line that was cut off by the end of a run is dropped from it."""
     if not path.exists():
         return []
@@ -192,7 +192,7 @@ def _read_batches(path: Path) -> list[list[Text]]:
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
         path.write_bytes(whole)
-    decoder: msgspec.json.Decoder[list[Text]] = msgspec.json.Decoder(list[Text])
+    decoder: msgspec.json.Decoder[list[TrainingText]] = msgspec.json.Decoder(list[TrainingText])
     try:
         return [decoder.decode(line) for line in whole.splitlines()]
     except msgspec.DecodeError as error:
@@ -200,7 +200,7 @@ def _read_batches(path: Path) -> list[list[Text]]:
 
 
 def choose_vocabulary(
-    texts: Sequence[Text], size: int, vocab_size: int, always: Collection[int]
+    texts: Sequence[TrainingText], size: int, vocab_size: int, always: Collection[int]
 ) -> npt.NDArray[np.int64]:
     """int64 [size]: the ids said most often, ascending; of those said as often as each other the lower.
 
@@ -216,7 +216,7 @@ def choose_vocabulary(
     return np.sort(np.argsort(-counts, kind="stable")[: min(size, vocab_size)])
 
 
-def coverage(texts: Sequence[Text], vocabulary: npt.NDArray[np.int64]) -> float:
+def coverage(texts: Sequence[TrainingText], vocabulary: npt.NDArray[np.int64]) -> float:
     """Share of what was said that the vocabulary holds."""
     said = np.concatenate([text.ids[text.start :] for text in texts])
     return float(np.isin(said, vocabulary).mean())

@@ -17,7 +17,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, draft_each, extend_each
-from starsd_server.drafters.spine import Candidates, grow, top_candidates
+from starsd_server.drafters.spine import NextTokens, grow, top_candidates
 
 CAUSAL_LM = "causal-lm"
 
@@ -141,7 +141,7 @@ class _Session:
         self._true = [t_first]
         self._confirmed = 0
         self._guesses: list[int] = []
-        self._next: list[Candidates] = []
+        self._next: list[NextTokens] = []
 
     @property
     def rows_held(self) -> int:
@@ -172,7 +172,7 @@ class _Session:
         self._guesses = []
         self._next = []
 
-    def _candidates_after(self, path: ListLike[int]) -> Candidates:
+    def _candidates_after(self, path: ListLike[int]) -> NextTokens:
         """Candidates below the greedy path `path`; computed only if it is longer than what has been guessed before."""
         if not self._next:
             self._next.append(self._compute(self._true[self._confirmed :]))
@@ -190,7 +190,7 @@ class _Session:
             self._run(chunk)
             self._confirmed += len(chunk)
 
-    def _compute(self, tokens: ListLike[int]) -> Candidates:
+    def _compute(self, tokens: ListLike[int]) -> NextTokens:
         logits = self._run(tokens).logits[-1, : self._tokenizer_size]
         return top_candidates(logits, MAX_BRANCHING)
 

@@ -18,8 +18,8 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
 from starsd_server.drafters.eagle_draft import TreeDrafter
-from starsd_server.drafters.eagle_lines import Gathering
-from starsd_server.drafters.eagle_session import EagleSession, Extender, Feed
+from starsd_server.drafters.eagle_lines import PastBatch
+from starsd_server.drafters.eagle_session import EagleSession, Extender, HeadFeed
 
 EAGLE = "eagle"
 
@@ -51,7 +51,7 @@ class EagleDrafter:
         target_export: str = "starsd-edge export",
     ) -> None:
         self._engine = engine
-        self._gathering = Gathering(engine)
+        self._gathering = PastBatch(engine)
         self._extender = Extender(engine, draft_ids, self._gathering)
         self._trees = TreeDrafter(engine, draft_ids, self._gathering)
         self._fingerprint = fingerprint
@@ -108,7 +108,7 @@ class EagleDrafter:
         """Run one short pass of each kind: the first ones allocate."""
         session = EagleSession(self._engine)
         ids, features = np.zeros(2, np.int64), np.zeros((2, self._engine.spec.hidden_size), np.float16)
-        self._extender.extend([Feed(session, ids, features)])
+        self._extender.extend([HeadFeed(session, ids, features)])
         self._trees.draft([session], [DraftShape(2, 2, 1)])
         self._gathering.release()
 
@@ -131,7 +131,7 @@ class EagleDrafter:
     def extend(self, batch: Sequence[NewRows]) -> Failures:
         """See `Drafter`."""
         failures: dict[int, Exception] = {}
-        feeds: dict[int, Feed] = {}
+        feeds: dict[int, HeadFeed] = {}
         for rows in batch:
             try:
                 feed = self._feed(rows)
@@ -152,7 +152,7 @@ class EagleDrafter:
         """See `Drafter`. Under a root without rows nothing can be guessed."""
         return self._trees.draft([self._sessions[session] for session in batch], shapes)
 
-    def _feed(self, rows: NewRows) -> Feed | None:
+    def _feed(self, rows: NewRows) -> HeadFeed | None:
         """The rows, if there are any that the head can take."""
         if not len(rows.ids):
             return None
@@ -164,4 +164,4 @@ class EagleDrafter:
             )
         if rows.features is None or rows.features.shape != (len(rows.ids), spec.hidden_size):
             raise SessionRefusedError(f"the head needs {spec.hidden_size} feature values with every row")
-        return Feed(self._sessions[rows.session], np.asarray(rows.ids, dtype=np.int64), rows.features)
+        return HeadFeed(self._sessions[rows.session], np.asarray(rows.ids, dtype=np.int64), rows.features)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from starsd_edge.heads.engine import MOST_CANDIDATES, Floats, HeadEngine, HeadRows, HeadStep
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
-from starsd_server.drafters.eagle_lines import Gathering, Past, Places, alike
+from starsd_server.drafters.eagle_lines import Past, PastBatch, RowSlots, alike
 from starsd_server.drafters.eagle_session import EagleSession, candidates
 
 MAX_GUESSES = 256
@@ -26,7 +26,7 @@ class TreeDrafter:
         draft_ids: int64 [draft vocabulary], the target's id of each guess.
     """
 
-    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: Gathering) -> None:
+    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: PastBatch) -> None:
         self._engine = engine
         self._draft_ids = draft_ids
         self._gathering = gathering
@@ -79,14 +79,14 @@ class _Guesses:
     def expand(self, nodes: Sequence[Sequence[Node]]) -> list[list[Below]]:
         """Candidates below the nodes of one level of each sequence."""
         active = max(line for line, mine in enumerate(nodes) if mine) + 1
-        places = Places.of([len(mine) for mine in nodes[:active]])
+        places = RowSlots.of([len(mine) for mine in nodes[:active]])
         seen = self._sight(nodes, places)
         step = self._run(nodes[:active], places, seen)
         self._keep(nodes[:active], places, seen, step)
         below = iter(candidates(step, self._draft_ids))
         return [list(islice(below, len(mine))) for mine in nodes]
 
-    def _sight(self, nodes: Sequence[Sequence[Node]], places: Places) -> npt.NDArray[np.bool_]:
+    def _sight(self, nodes: Sequence[Sequence[Node]], places: RowSlots) -> npt.NDArray[np.bool_]:
         """bool [B, R, G + R]."""
         before, (lines, width) = self._seen.shape[1], places.slots.shape
         seen = np.zeros((lines, width, before + width), dtype=np.bool_)
@@ -99,7 +99,7 @@ class _Guesses:
                     seen[line, place, :before] = self._seen[line, parent]
         return seen
 
-    def _run(self, nodes: Sequence[Sequence[Node]], places: Places, seen: npt.NDArray[np.bool_]) -> HeadStep:
+    def _run(self, nodes: Sequence[Sequence[Node]], places: RowSlots, seen: npt.NDArray[np.bool_]) -> HeadStep:
         lines = len(nodes)
         features = [
             self._features[line].get(node.parent, self._last[line]) for line, mine in enumerate(nodes) for node in mine
@@ -121,7 +121,7 @@ class _Guesses:
         return self._engine.forward(rows)
 
     def _keep(
-        self, nodes: Sequence[Sequence[Node]], places: Places, seen: npt.NDArray[np.bool_], step: HeadStep
+        self, nodes: Sequence[Sequence[Node]], places: RowSlots, seen: npt.NDArray[np.bool_], step: HeadStep
     ) -> None:
         """K, V, features and sight of this level, for the next."""
         lines, width = places.slots.shape

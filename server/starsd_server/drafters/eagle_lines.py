@@ -16,7 +16,7 @@ FIRST_CAPACITY = 128
 """Rows that memory is taken for at first."""
 
 
-class RowStore:
+class HeadKvRows:
     """See the module.
 
     Attributes:
@@ -87,7 +87,7 @@ Line = TypeVar("Line")
 
 
 @dataclass(frozen=True)
-class Places:
+class RowSlots:
     """Where the rows of a pass stand; see `HeadRows`.
 
     Attributes:
@@ -105,7 +105,7 @@ class Places:
     counts: Ids
 
     @classmethod
-    def of(cls, counts: Sequence[int]) -> Places:
+    def of(cls, counts: Sequence[int]) -> RowSlots:
         """For so many rows of each line, one line's after the other's; at least one in all."""
         rows = np.asarray(counts, dtype=np.int64)
         total, widest = int(rows.sum()), int(rows.max())
@@ -125,7 +125,7 @@ class Past:
     lengths: Ids
 
 
-class Gathering:
+class PastBatch:
     """Memory in which true rows are brought together, once for a draft.
 
     It stays for the next one, with some room for the rows that come until then, and never exceeds `MOST_GATHERED` rows,
@@ -142,7 +142,7 @@ class Gathering:
         """Rows that memory is held for."""
         return len(self._keys) // self._row
 
-    def gather(self, stores: Sequence[RowStore]) -> Past:
+    def gather(self, stores: Sequence[HeadKvRows]) -> Past:
         """The rows of these sequences; valid until the next call."""
         longest = max(store.rows for store in stores)
         spec = self._engine.spec
@@ -179,7 +179,7 @@ def alike(lines: Sequence[Line], length: Callable[[Line], int]) -> Iterator[list
             yield members[start : start + most]
 
 
-def own_rows_seen(places: Places) -> npt.NDArray[np.bool_]:
+def own_rows_seen(places: RowSlots) -> npt.NDArray[np.bool_]:
     """bool [B, R, R]: the mask of true rows, each of which sees those before it."""
     widest = places.slots.shape[1]
     return np.tile(np.tri(widest, dtype=np.bool_), (len(places.counts), 1, 1))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadStep
 from starsd_server.drafters.contract import SessionRefusedError
 from starsd_server.drafters.dynamic_tree import Below
-from starsd_server.drafters.eagle_lines import Gathering, Places, RowStore, alike, own_rows_seen
+from starsd_server.drafters.eagle_lines import HeadKvRows, PastBatch, RowSlots, alike, own_rows_seen
 
 _CHUNK = 256
 """Most true rows of one sequence in one pass."""
@@ -37,13 +37,13 @@ class EagleSession:
 
     def __init__(self, engine: HeadEngine, first_row: int = 0) -> None:
         self.first_row = first_row
-        self.store = RowStore(engine)
+        self.store = HeadKvRows(engine)
         self.first: Below = []
         self.last = np.zeros(engine.spec.hidden_size, dtype=np.float32)
 
 
 @dataclass
-class Feed:
+class HeadFeed:
     """True rows for a sequence: int64 [N] and float16 [N, H], and why it is lost, if it is."""
 
     session: EagleSession
@@ -64,18 +64,18 @@ class Extender:
         draft_ids: int64 [draft vocabulary], the target's id of each guess.
     """
 
-    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: Gathering) -> None:
+    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: PastBatch) -> None:
         self._engine = engine
         self._draft_ids = draft_ids
         self._gathering = gathering
         self._most = min(_CHUNK, max(1, engine.spec.max_positions // 2))
 
-    def extend(self, feeds: Sequence[Feed]) -> None:
+    def extend(self, feeds: Sequence[HeadFeed]) -> None:
         """All rows, in chunks; a sequence whose features the head overflows on is lost, and no other."""
         while waiting := [feed for feed in feeds if feed.next_chunk(self._most)]:
             for feed in waiting:
                 feed.session.store.make_room(feed.next_chunk(self._most))
-            sizes: dict[int, list[Feed]] = {}
+            sizes: dict[int, list[HeadFeed]] = {}
             for feed in waiting:
                 sizes.setdefault(max(_FEW, feed.next_chunk(self._most) - 1).bit_length(), []).append(feed)
             for members in sizes.values():
@@ -84,9 +84,9 @@ class Extender:
                     for start in range(0, len(together), step):
                         self._pass(together[start : start + step])
 
-    def _pass(self, feeds: Sequence[Feed]) -> None:
+    def _pass(self, feeds: Sequence[HeadFeed]) -> None:
         counts = [feed.next_chunk(self._most) for feed in feeds]
-        places = Places.of(counts)
+        places = RowSlots.of(counts)
         step = self._run(feeds, counts, places)
         below = candidates(step, self._draft_ids)
         last = np.cumsum(counts) - 1
@@ -102,7 +102,7 @@ class Extender:
                     "the head overflows on the target's features: they are not of its model"
                 )
 
-    def _run(self, feeds: Sequence[Feed], counts: Sequence[int], places: Places) -> HeadStep:
+    def _run(self, feeds: Sequence[HeadFeed], counts: Sequence[int], places: RowSlots) -> HeadStep:
         past = self._gathering.gather([feed.session.store for feed in feeds])
         spec = self._engine.spec
         none = self._engine.zeros(len(feeds), spec.n_kv_heads, 0, spec.head_dim)

@@ -16,7 +16,7 @@ from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 
 
 @dataclass(frozen=True)
-class Candidates:
+class NextTokens:
     """The likeliest next tokens at one position.
 
     Attributes:
@@ -36,7 +36,7 @@ class _Node:
     score: float
 
 
-def top_candidates(logits: npt.NDArray[np.float32], count: int) -> Candidates:
+def top_candidates(logits: npt.NDArray[np.float32], count: int) -> NextTokens:
     """The `count` likeliest tokens of one row of logits [V], the lowest id first among equals."""
     count = min(count, len(logits))
     cut = np.partition(logits, len(logits) - count)[len(logits) - count]
@@ -44,10 +44,10 @@ def top_candidates(logits: npt.NDArray[np.float32], count: int) -> Candidates:
     tokens = ids[np.argsort(-logits[ids], kind="stable")][:count]
     best = float(logits[tokens[0]])
     log_total = best + float(np.log(np.exp(logits - np.float32(best)).sum(dtype=np.float64)))
-    return Candidates(tokens.astype(np.int64), logits[tokens].astype(np.float64) - log_total)
+    return NextTokens(tokens.astype(np.int64), logits[tokens].astype(np.float64) - log_total)
 
 
-def grow(shape: DraftShape, candidates_after: Callable[[list[int]], Candidates]) -> DraftTree:
+def grow(shape: DraftShape, candidates_after: Callable[[list[int]], NextTokens]) -> DraftTree:
     """The spine with siblings that fits `shape`.
 
     Args:

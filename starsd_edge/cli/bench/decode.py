@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starsd_edge.bench.decode_figures import NGRAM, PLAIN, SPECULATIVE, TRANSFORMERS, Measured, decode_figures
-from starsd_edge.bench.figures import Report, label_of
+from starsd_edge.bench.decode_figures import NGRAM, PLAIN, SPECULATIVE, TRANSFORMERS, DecodeTimes, decode_figures
+from starsd_edge.bench.figures import BenchReport, label_of
 from starsd_edge.bench.machine import describe_machine, usable_cores
 from starsd_edge.bench.prompts import TREATMENT, fit_prompts, read_messages
-from starsd_edge.bench.runs import Difference, Mode, Runs, differences, margin_at, run_by_turns
+from starsd_edge.bench.runs import Divergence, Mode, Runs, differences, margin_at, run_by_turns
 from starsd_edge.bench.verify_curve import measure_verify
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
@@ -42,12 +42,12 @@ ONE_THREAD = "speculative_1_thread"
 class Disagreement:
     """Where an answer of ours leaves transformers', and how near the two likeliest tokens were there (logits)."""
 
-    at: Difference
+    at: Divergence
     margin: float
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecodeOutcome:
     """What came of it.
 
     Attributes:
@@ -61,12 +61,12 @@ class Outcome:
         notes: for the reader: what was not measured and why.
     """
 
-    report: Report
+    report: BenchReport
     titles: Mapping[str, str]
     committed: int
     ours: Sequence[str]
     answers: int
-    inexact: Sequence[Difference]
+    inexact: Sequence[Divergence]
     disagreements: Sequence[Disagreement] | None
     notes: Sequence[str]
 
@@ -93,7 +93,7 @@ class DecodeBench:
         self._links: dict[str, HubLink] = {}
         self._notes: list[str] = []
 
-    def run(self) -> Outcome:
+    def run(self) -> DecodeOutcome:
         """Measure.
 
         Raises:
@@ -120,9 +120,9 @@ class DecodeBench:
         self._progress("verify passes")
         text = [*prompts[0], *runs[PLAIN][0].token_ids]
         verify_s = measure_verify(target.engine, text, committed, _VERIFY_PASSES)
-        figures = decode_figures(Measured(runs, options.prompt_tokens, verify_s, links), label_of(options.device))
-        return Outcome(
-            report=Report(figures, machine, self._settings(target, len(prompts), committed, policy)),
+        figures = decode_figures(DecodeTimes(runs, options.prompt_tokens, verify_s, links), label_of(options.device))
+        return DecodeOutcome(
+            report=BenchReport(figures, machine, self._settings(target, len(prompts), committed, policy)),
             titles=self._titles,
             committed=committed,
             ours=ours,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from starsd_edge.bench.draft_replay import Features, Paired, Passage, compare, rounds_from, through, walk
-from starsd_edge.bench.figures import Figure, Report, label_of
+from starsd_edge.bench.figures import BenchReport, Figure, label_of
 from starsd_edge.bench.machine import describe_machine
 from starsd_edge.bench.prompts import HELD_OUT, is_looping, read_messages
 from starsd_edge.cli.bench.options import BenchDraftsOptions
@@ -58,7 +58,7 @@ class DraftsBench:
         self._options = options
         self._progress = progress
 
-    def run(self) -> tuple[Report, list[Row]]:
+    def run(self) -> tuple[BenchReport, list[Row]]:
         """Decode the texts, then draft along them."""
         from starsd_edge.bundles.bundle import load_bundle
         from starsd_edge.bundles.catalogue import find_bundle
@@ -105,7 +105,7 @@ class DraftsBench:
         )
         return Passage([*prompt, *answer.token_ids], len(prompt), kept.features)
 
-    def _report(self, rows: Sequence[Row]) -> Report:
+    def _report(self, rows: Sequence[Row]) -> BenchReport:
         figures: list[Figure] = []
         label = label_of("cpu")
         for row in rows:
@@ -121,7 +121,7 @@ class DraftsBench:
             "new_tokens": self._options.new_tokens,
             "seed": _SEED,
         }
-        return Report(figures, describe_machine(("onnxruntime", "numpy")), settings)
+        return BenchReport(figures, describe_machine(("onnxruntime", "numpy")), settings)
 
 
 @dataclass(frozen=True)

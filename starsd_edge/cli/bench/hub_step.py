@@ -17,7 +17,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from starsd_edge.bench.figures import Figure, Report, label_of
+from starsd_edge.bench.figures import BenchReport, Figure, label_of
 from starsd_edge.bench.machine import describe_machine
 from starsd_edge.cli.bench.options import BenchHubStepOptions, tree_shapes
 from starsd_edge.protocol.rows import NewRows
@@ -50,7 +50,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
-class Memory:
+class RowMemory:
     """Bytes that the hub holds for rows.
 
     Attributes:
@@ -84,7 +84,7 @@ class HubStepBench:
         self._resident = resident
         self._draw = np.random.default_rng(_SEED)
 
-    def run(self) -> tuple[Report, list[StepTimes], Memory]:
+    def run(self) -> tuple[BenchReport, list[StepTimes], RowMemory]:
         """Measure all kinds of steps by turns, then the memory."""
         from starsd_edge.bundles.catalogue import find_bundle
         from starsd_edge.heads.draft_bundle import draft_ids, load_draft_bundle
@@ -113,7 +113,7 @@ class HubStepBench:
             "seed": _SEED,
         }
         machine = describe_machine(("onnxruntime", "torch", "numpy"))
-        return Report(_figures(times, memory, label_of(device)), machine, settings), times, memory
+        return BenchReport(_figures(times, memory, label_of(device)), machine, settings), times, memory
 
     def _times(self, drafter: EagleDrafter, spec: HeadSpec) -> list[StepTimes]:
         options = self._options
@@ -151,7 +151,7 @@ class HubStepBench:
             drafter.close(session)
         return took, sum(len(outcome) for outcome in outcomes if not isinstance(outcome, Exception))
 
-    def _memory(self, drafter: EagleDrafter, spec: HeadSpec, *, in_process: bool) -> Memory:
+    def _memory(self, drafter: EagleDrafter, spec: HeadSpec, *, in_process: bool) -> RowMemory:
         rows = min(_MEMORY_ROWS, spec.max_positions)
         self._fill(drafter, spec, range(_MEMORY_FIRST), rows)
         before, first = self._resident(), drafter.rows_in_use
@@ -159,7 +159,7 @@ class HubStepBench:
         grown, held = self._resident() - before, drafter.rows_in_use - first
         for session in range(_MEMORY_SESSIONS):
             drafter.close(session)
-        return Memory(held, drafter.bytes_per_row, grown / held if in_process else None)
+        return RowMemory(held, drafter.bytes_per_row, grown / held if in_process else None)
 
     def _fill(self, drafter: EagleDrafter, spec: HeadSpec, sessions: Sequence[int], rows: int) -> None:
         for session in sessions:
@@ -172,7 +172,7 @@ class HubStepBench:
         return NewRows(session, first, ids, features)
 
 
-def _figures(times: Sequence[StepTimes], memory: Memory, label: str) -> list[Figure]:
+def _figures(times: Sequence[StepTimes], memory: RowMemory, label: str) -> list[Figure]:
     figures = [Figure.median(f"step_ms_{each.tree}_b{each.sessions}", each.samples, "ms", label) for each in times]
     ratios = [
         Figure(f"step_{one.tree}_b{many.sessions}_over_b1", _median(many) / _median(one), "", label)
@@ -194,7 +194,7 @@ def _median(times: StepTimes) -> float:
 _WIDTH = 80
 
 
-def show_steps(report: Report, times: Sequence[StepTimes], memory: Memory, console: Console) -> None:
+def show_steps(report: BenchReport, times: Sequence[StepTimes], memory: RowMemory, console: Console) -> None:
     """One line for each tree and number of sessions, then the memory, and what was measured how."""
     table = Table(box=None, pad_edge=False, width=_WIDTH)
     for heading in ("tree", "sessions", "step ms (least-most)", "over one session", "nodes/ tree"):

@@ -92,9 +92,9 @@ def hub_drafts(link: HubLink, draft_wait_s: float | None) -> DraftSource:
     """Drafts as `run-target --hub --draft-wait` takes them."""
     from starsd_jetson.drafting import NgramDrafts
     from starsd_jetson.hub_drafting import HubDrafts
-    from starsd_jetson.patience import Patience
+    from starsd_jetson.wait_policy import WaitPolicy
 
-    return HubDrafts(link.open_channel, NgramDrafts(), Patience(draft_wait_s), time.monotonic)
+    return HubDrafts(link.open_channel, NgramDrafts(), WaitPolicy(draft_wait_s), time.monotonic)
 
 
 def checkpoint_path(wanted: str | None, source: str) -> Path | None:

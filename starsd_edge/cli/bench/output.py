@@ -14,7 +14,7 @@ from rich.text import Text
 from starsd_edge.bench.decode_tables import WIDTH, decode_tables
 
 if TYPE_CHECKING:
-    from starsd_edge.cli.bench.decode import Outcome
+    from starsd_edge.cli.bench.decode import DecodeOutcome
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def progress_lines(command: str = "bench") -> Iterator[Callable[[str], None]]:
         yield lambda step: live.update(Text(step), refresh=True)
 
 
-def show(outcome: Outcome) -> None:
+def show(outcome: DecodeOutcome) -> None:
     """Print the tables, whether the answers agree, and what was measured how."""
     console = Console(file=sys.stdout, width=WIDTH, highlight=False)
     for table in decode_tables(outcome.report, outcome.titles, outcome.committed):
@@ -40,7 +40,7 @@ def show(outcome: Outcome) -> None:
         console.print(line, markup=False)
 
 
-def _agreement(outcome: Outcome) -> Iterator[str]:
+def _agreement(outcome: DecodeOutcome) -> Iterator[str]:
     ways = ", ".join(outcome.titles[name] for name in outcome.ours)
     if outcome.exact:
         yield f"exactness: the same token ids in each of {outcome.answers} answers by {ways}"
@@ -54,7 +54,7 @@ def _agreement(outcome: Outcome) -> Iterator[str]:
         yield f"transformers: {_disagreements(outcome)}"
 
 
-def _disagreements(outcome: Outcome) -> str:
+def _disagreements(outcome: DecodeOutcome) -> str:
     found = outcome.disagreements or ()
     if not found:
         return f"the same token ids in each of {outcome.answers} answers"
@@ -64,7 +64,7 @@ def _disagreements(outcome: Outcome) -> str:
     return f"{len(found)} of {outcome.answers} answers leave ours, first at {where}"
 
 
-def _conditions(outcome: Outcome) -> Iterator[str]:
+def _conditions(outcome: DecodeOutcome) -> Iterator[str]:
     machine, settings = outcome.report.machine, outcome.report.settings
     yield (
         f"{machine['cpu']}, {machine['cores']} cores, {settings['threads']} threads for each engine, load average "

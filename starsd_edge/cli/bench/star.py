@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from starsd_edge.bench.device_times import LinkTimes, PassTimes
-from starsd_edge.bench.figures import Report, write_report
+from starsd_edge.bench.device_times import LinkTimes, ModelPassTimes
+from starsd_edge.bench.figures import BenchReport, write_report
 from starsd_edge.bench.machine import describe_machine
 from starsd_edge.bench.star_figures import Expected, StarResults, is_serial, simulated, star_figures
 from starsd_edge.bench.star_plan import (
@@ -28,14 +28,14 @@ from starsd_edge.bench.star_plan import (
     points_of,
 )
 from starsd_edge.bench.star_report import point_rows, star_markdown
-from starsd_edge.bench.star_runs import HubUse, Measured, Point, seen_between
+from starsd_edge.bench.star_runs import HubUse, MeasuredPoint, Point, seen_between
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.cli.bench.star_hubs import StarHubs
 from starsd_edge.cli.bench.star_options import BenchStarOptions
-from starsd_edge.cli.bench.star_probe import HubProbe
+from starsd_edge.cli.bench.star_probe import HubWatcher
 from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.hub_process import read_status
@@ -69,7 +69,7 @@ class StarOutcome:
         notes: for the reader: what was not measured and why.
     """
 
-    report: Report
+    report: BenchReport
     results: StarResults
     notes: Sequence[str]
 
@@ -110,7 +110,7 @@ class StarBench:
         finally:
             sys.setswitchinterval(interval_s)
         results = StarResults(runs, self._simulated(runs))
-        report = Report(star_figures(results), machine, self._described(setup.traces))
+        report = BenchReport(star_figures(results), machine, self._described(setup.traces))
         return StarOutcome(report, results, self._notes)
 
     def _open(self) -> ReplaySetup:
@@ -118,7 +118,7 @@ class StarBench:
         bundle = load_bundle(find_bundle(options.bundle), check_files=False)
         traces = read_traces(options.trace or default_trace(options.bundle))
         _require_same_model(bundle, traces)
-        verify = PassTimes(options.verify_ms / 1e3, options.verify_growth, options.verify_jitter)
+        verify = ModelPassTimes(options.verify_ms / 1e3, options.verify_growth, options.verify_jitter)
         tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
         return ReplaySetup(bundle, tokenizer, traces, verify, options.seed)
 
@@ -133,7 +133,7 @@ class StarBench:
             self._progress(f"{number} of {len(points)}: {_title(point)}")
             yield point
 
-    def _run(self, setup: ReplaySetup, hubs: StarHubs, point: Point) -> Measured:
+    def _run(self, setup: ReplaySetup, hubs: StarHubs, point: Point) -> MeasuredPoint:
         """One point: warm up, then count for a while."""
         url = None if point.hub is None else hubs.url(point.hub)
         with ReplayCrowd(setup, point, url) as crowd, ExitStack() as stack:
@@ -142,7 +142,7 @@ class StarBench:
             if point.wait_s is None:
                 time.sleep(_SETTLING_S)
             crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S, share)
-            probe = stack.enter_context(HubProbe(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
+            probe = stack.enter_context(HubWatcher(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
             began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
             time.sleep(self._options.point_seconds * _longer(point))
             crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S, share)
@@ -150,9 +150,9 @@ class StarBench:
             process = probe.read() if probe is not None else None
         use = None if before is None or after is None else HubUse.between(before, after)
         seen = [seen_between(log, began, ended) for log in crowd.logs]
-        return Measured(point, seen, use, sum(log.inexact for log in crowd.logs), process)
+        return MeasuredPoint(point, seen, use, sum(log.inexact for log in crowd.logs), process)
 
-    def _simulated(self, runs: Sequence[Measured]) -> dict[Point, Expected]:
+    def _simulated(self, runs: Sequence[MeasuredPoint]) -> dict[Point, Expected]:
         self._progress("simulating the same stars")
         try:
             return {run.point: simulated(run, self._options.seed) for run in runs if is_serial(run)}

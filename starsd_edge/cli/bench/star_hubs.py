@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from starsd_edge.bench.device_times import DraftTimes
+from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.bench.star_runs import HubPlan, written_shape
 from starsd_edge.cli.bench.timing_hub import PROGRAM
 from starsd_edge.cli.draft_shapes import AUTO
@@ -67,5 +67,5 @@ def hub_arguments(plan: HubPlan, draft: Path | None, wrong_ids: Sequence[int]) -
     return [*([] if draft is None else [str(draft), "--require-drafter"]), *written]
 
 
-def _modelled(times: DraftTimes) -> dict[str, object]:
+def _modelled(times: ModelDraftTimes) -> dict[str, object]:
     return {"--draft-ms": 1e3 * times.one_s, "--draft-growth": times.growth, "--draft-levels": times.levels}

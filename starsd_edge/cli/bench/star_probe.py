@@ -26,7 +26,7 @@ _TIMEOUT_S = 10.0
 _MOST_SAMPLES = 1 << 20
 
 
-class HubProbe:
+class HubWatcher:
     """Use as a context manager around what loads the hub.
 
     Args:
@@ -42,7 +42,7 @@ class HubProbe:
             env=own_environment(),
         )
 
-    def __enter__(self) -> HubProbe:
+    def __enter__(self) -> HubWatcher:
         return self
 
     def __exit__(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.bench.delayed_paths import DelayedPaths
-from starsd_edge.bench.device_times import Pacer, PassTimes
+from starsd_edge.bench.device_times import ModelPassTimes, Pacer
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
 from starsd_edge.bench.star_runs import DraftMark, Point, TargetLog
 from starsd_edge.bench.trace import Traces
@@ -60,7 +60,7 @@ class ReplaySetup:
     bundle: Bundle
     tokenizer: Tokenizer
     traces: Traces
-    verify: PassTimes
+    verify: ModelPassTimes
     seed: int
 
 
@@ -215,7 +215,7 @@ class ReplayCrowd:
     def _source(self, log: TargetLog, link: HubLink | None) -> DraftSource:
         from starsd_jetson.drafting import NoDrafts
         from starsd_jetson.hub_drafting import HubDrafts
-        from starsd_jetson.patience import Patience
+        from starsd_jetson.wait_policy import WaitPolicy
 
         if link is None:
             return NoDrafts()
@@ -225,7 +225,7 @@ class ReplayCrowd:
             channel = hub.open_channel(prompt, sampling_kind)
             return WatchedChannel(channel, log, time.monotonic)
 
-        return HubDrafts(open_channel, NoDrafts(), Patience(self._point.wait_s), time.monotonic)
+        return HubDrafts(open_channel, NoDrafts(), WaitPolicy(self._point.wait_s), time.monotonic)
 
 
 def _share_of(now: Sequence[int], before: Sequence[int], more: int) -> float:

@@ -49,14 +49,14 @@ def modelled(options: TimingHubOptions, drafter: Drafter) -> Drafter:
     """
     import time
 
-    from starsd_edge.bench.device_times import DraftTimes, Pacer
+    from starsd_edge.bench.device_times import ModelDraftTimes, Pacer
     from starsd_server.drafters.modelled import SlowedDrafter, WrongDrafter
 
     if options.wrong_ids:
         drafter = WrongDrafter(drafter, _ids(options.wrong_ids))
     if options.draft_ms:
         pacer = Pacer(time.monotonic, time.sleep)
-        times = DraftTimes(options.draft_ms / 1e3, options.draft_growth, options.draft_levels)
+        times = ModelDraftTimes(options.draft_ms / 1e3, options.draft_growth, options.draft_levels)
 
         def end(began: float, shapes: Sequence[DraftShape]) -> None:
             pacer.end(began, times.pass_s([min(shape.max_depth, shape.max_nodes) for shape in shapes]))

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from starsd_edge.bench.figures import Figure, Report, label_of
+from starsd_edge.bench.figures import BenchReport, Figure, label_of
 from starsd_edge.bench.machine import describe_machine, usable_cores
 from starsd_edge.bench.prompts import read_messages
 from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes_up_to
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VerifyOutcome:
     """What came of it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Outcome:
         drafts: what a hub is asked for at first, by committed tokens.
     """
 
-    report: Report
+    report: BenchReport
     passes: Passes
     key: CurveKey
     stored: StoredCurves
@@ -64,7 +64,7 @@ class VerifyBench:
         self._progress = progress
         self._clock = clock
 
-    def run(self) -> Outcome:
+    def run(self) -> VerifyOutcome:
         """Measure.
 
         Raises:
@@ -93,8 +93,8 @@ class VerifyBench:
             "weights": bundle.manifest.graph.weights,
             "kv_dtype": bundle.manifest.graph.kv_dtype,
         }
-        report = Report([*verify_figures(passes, label_of(options.device))], machine, settings)
-        return Outcome(report, passes, key, stored, _first_drafts(target, stored))
+        report = BenchReport([*verify_figures(passes, label_of(options.device))], machine, settings)
+        return VerifyOutcome(report, passes, key, stored, _first_drafts(target, stored))
 
     def _measure(self, target: Target) -> Passes:
         sizes = self._sizes(target)
@@ -138,23 +138,23 @@ def verify_figures(passes: Passes, label: str) -> Iterator[Figure]:
 
 def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]:
     """As `run-target` with a hub asks where nothing is said."""
-    from starsd_jetson.payoff import Payoff
+    from starsd_jetson.cost_model import DraftCostModel
     from starsd_jetson.target import hub_draft_shape
 
     curves = stored.curves()
     limit = hub_draft_shape(target.engine.spec, None, None, None, curves.at(0))
     drafts = {}
     for committed in curves.by_committed:
-        payoff = Payoff(curves)
-        payoff.begin(committed)
-        drafts[committed] = payoff.wanted(limit)
+        cost_model = DraftCostModel(curves)
+        cost_model.begin(committed)
+        drafts[committed] = cost_model.wanted(limit)
     return drafts
 
 
 WIDTH = 80
 
 
-def show_passes(outcome: Outcome, console: Console, *, kept: bool) -> None:
+def show_passes(outcome: VerifyOutcome, console: Console, *, kept: bool) -> None:
     """A line for each number of committed tokens and rows, then the first drafts, and what was measured how."""
     report, settings = outcome.report, outcome.report.settings
     table = Table(box=None, pad_edge=False, width=WIDTH)

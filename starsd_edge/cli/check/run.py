@@ -19,14 +19,14 @@ from starsd_edge.cli.findings_output import finding_text, findings_table, output
 from starsd_edge.errors import BundleError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
 from starsd_edge.parity.files import check_each_file, check_manifest, check_tokenizer
-from starsd_edge.parity.findings import Check, Part, Report, Status, differs
+from starsd_edge.parity.findings import Check, CheckReport, Part, Status, differs
 from starsd_edge.parity.golden import GOLDEN_NAME, Golden, read_golden
 
 Progress = Callable[[str], None]
 FILES = "files"
 
 
-def check_bundle(options: CheckOptions, progress: Progress) -> Report:
+def check_bundle(options: CheckOptions, progress: Progress) -> CheckReport:
     """Every check that this machine can make.
 
     Raises:
@@ -38,7 +38,7 @@ def check_bundle(options: CheckOptions, progress: Progress) -> Report:
         parts = _parts(path, options, progress)
     except BundleError as error:  # of its manifest, without which nothing else can be said
         parts = iter([Part(FILES, FILES, [differs("manifest", str(error))])])
-    return Report(path.name, list(parts))
+    return CheckReport(path.name, list(parts))
 
 
 def _parts(path: Path, options: CheckOptions, progress: Progress) -> Iterator[Part]:
@@ -77,7 +77,7 @@ def _check_files(bundle: Bundle, progress: Progress) -> tuple[Part, Golden | Non
 _STYLES = {Status.OK: "green", Status.DIFFERS: "bold red", Status.NOT_CHECKED: "dim"}
 
 
-def show(report: Report, as_json: bool) -> None:
+def show(report: CheckReport, as_json: bool) -> None:
     """Print it on standard output."""
     if as_json:
         sys.stdout.write(report.to_json().decode())

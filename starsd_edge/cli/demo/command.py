@@ -49,7 +49,7 @@ def demo(options: DemoOptions) -> None:
 
     from starsd_edge.bundles.bundle import bundle_kind, load_bundle
     from starsd_edge.bundles.catalogue import find_bundle
-    from starsd_edge.cli.demo.star import HubWatch, Star, StarPlan
+    from starsd_edge.cli.demo.star import DemoPlan, DemoStar, HubWatch
     from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary, view_console
     from starsd_edge.cli.hub_process import hub_process
     from starsd_edge.cli.monitor.command import feed_client
@@ -70,8 +70,8 @@ def demo(options: DemoOptions) -> None:
     watch = HubWatch(lambda url: feed_client(url, None).items(), view.hub)
     with hub_process([str(draft), "--threads", str(threads)]) as hub:
         console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {hub}")
-        plan = StarPlan(target, hub, PROMPTS[: options.targets], options.max_tokens, threads)
-        results = asyncio.run(Star(plan, view, follow=watch.follow).run())
+        plan = DemoPlan(target, hub, PROMPTS[: options.targets], options.max_tokens, threads)
+        results = asyncio.run(DemoStar(plan, view, follow=watch.follow).run())
     console.print(summary(names, results))
     board = watch.whole()
     if board is not None:

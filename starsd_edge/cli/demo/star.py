@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from starsd_edge.children import end_with_parent
 from starsd_edge.cli.hub_process import PROGRAM, meanwhile, own_environment
 from starsd_edge.telemetry.feed import Snapshot
-from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import Link
+from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.feed_client import FeedLink
 from starsd_edge.telemetry.monitor.model import MonitorModel
 
 if TYPE_CHECKING:
-    from starsd_edge.telemetry.monitor.board import Board
-    from starsd_edge.telemetry.monitor.feed_client import Link
+    from starsd_edge.telemetry.monitor.board import StarBoard
+    from starsd_edge.telemetry.monitor.feed_client import FeedLink
 
 
 _DRAFT_WAIT_S = 10.0  # what is accepted should not depend on what else the machine is doing
@@ -32,7 +32,7 @@ _MAX_LINE_BYTES = 1 << 22  # an answer's line carries its token ids
 
 
 @dataclass(frozen=True)
-class StarPlan:
+class DemoPlan:
     """What to run.
 
     Attributes:
@@ -51,7 +51,7 @@ class StarPlan:
 
 
 @dataclass
-class TargetResult:
+class DemoTargetResult:
     """How one target fared.
 
     Attributes:
@@ -79,10 +79,10 @@ class View(Protocol):
     def piece(self, target: int, text: str) -> None:
         """More text of a target's answer."""
 
-    def end(self, target: int, result: TargetResult) -> None:
+    def end(self, target: int, result: DemoTargetResult) -> None:
         """It is over."""
 
-    def hub(self, news: Board | Link) -> None:
+    def hub(self, news: StarBoard | FeedLink) -> None:
         """How the hub fares, or how its feed is connected."""
 
 
@@ -90,12 +90,12 @@ async def _nothing(url: str) -> None:
     """Nothing else goes on."""
 
 
-class Star:
+class DemoStar:
     """The targets around a hub."""
 
     def __init__(
         self,
-        plan: StarPlan,
+        plan: DemoPlan,
         view: View,
         program: Sequence[str] = PROGRAM,
         follow: Callable[[str], Coroutine[None, None, None]] = _nothing,
@@ -108,16 +108,16 @@ class Star:
         self._view = view
         self._program = program
 
-    async def run(self) -> list[TargetResult]:
+    async def run(self) -> list[DemoTargetResult]:
         """Start every target at once, and wait for their answers."""
         started = time.monotonic()
         with self._view:
             async with meanwhile(self._follow(self._plan.hub)):
                 return await _all_of([self._answer(number, started) for number in range(len(self._plan.prompts))])
 
-    async def _answer(self, number: int, started: float) -> TargetResult:
+    async def _answer(self, number: int, started: float) -> DemoTargetResult:
         plan = self._plan
-        result = TargetResult()
+        result = DemoTargetResult()
         arguments = ["run-target", str(plan.target), "--hub", plan.hub, "--require-hub", "--stream-json"]
         arguments += ["--draft-wait", str(_DRAFT_WAIT_S)]
         arguments += ["--name", f"target-{number + 1}", "--max-tokens", str(plan.max_tokens)]
@@ -138,7 +138,7 @@ class Star:
         return result
 
 
-async def _all_of(answers: Sequence[Coroutine[None, None, TargetResult]]) -> list[TargetResult]:
+async def _all_of(answers: Sequence[Coroutine[None, None, DemoTargetResult]]) -> list[DemoTargetResult]:
     """Their results. However this ends, all have ended, and none was cancelled twice: not `gather`, which cancels them
     too, so that a second time would cut short what the first one set off.
     """
@@ -221,8 +221,8 @@ class HubWatch:
     show: told whenever there is news.
     """
 
-    items: Callable[[str], AsyncGenerator[Snapshot | Link, None]]
-    show: Callable[[Board | Link], None]
+    items: Callable[[str], AsyncGenerator[Snapshot | FeedLink, None]]
+    show: Callable[[StarBoard | FeedLink], None]
     _snapshots: list[Snapshot] = field(default_factory=list)
 
     async def follow(self, url: str) -> None:
@@ -236,7 +236,7 @@ class HubWatch:
                 else:
                     self.show(item)
 
-    def whole(self) -> Board | None:
+    def whole(self) -> StarBoard | None:
         """The hub from the first news of it to the last; None while there was none."""
         model = MonitorModel()
         boards = [model.take(snapshot) for snapshot in self._snapshots]

@@ -12,10 +12,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.cli.demo.star import TargetResult
+from starsd_edge.cli.demo.star import DemoTargetResult
 from starsd_edge.cli.streams import printable
-from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import Link
+from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.feed_client import FeedLink
 from starsd_edge.telemetry.monitor.formats import acceptance_lines, heading, marks_for
 from starsd_edge.telemetry.monitor.frame import Sight, figure_lines, pane, strip
 from starsd_edge.telemetry.monitor.screen import CONNECTING
@@ -70,13 +70,13 @@ class PlainView:
             rest = rest[cut + 1 :]
         self._pending[target] = rest
 
-    def end(self, target: int, result: TargetResult) -> None:
+    def end(self, target: int, result: DemoTargetResult) -> None:
         """Print the rest, and how it ended."""
         self._print(target, self._pending[target])
         self._pending[target] = ""
         self._print(target, f"-- {_ending(result)}")
 
-    def hub(self, news: Board | Link) -> None:
+    def hub(self, news: StarBoard | FeedLink) -> None:
         """Its figures come at the end."""
 
     def _print(self, target: int, line: str) -> None:
@@ -95,7 +95,7 @@ class LiveView:
         self._names = names
         self._texts = [""] * len(names)
         self._endings = ["..."] * len(names)
-        self._board = Board()
+        self._board = StarBoard()
         self._link = CONNECTING
         self._live = Live(
             console=console,
@@ -115,13 +115,13 @@ class LiveView:
         """Show it."""
         self._texts[target] += printable(text)
 
-    def end(self, target: int, result: TargetResult) -> None:
+    def end(self, target: int, result: DemoTargetResult) -> None:
         """Show how it ended below its panel."""
         self._endings[target] = "failed" if result.failure else f"{result.figures['tokens_per_s']:.1f} tokens/s"
 
-    def hub(self, news: Board | Link) -> None:
+    def hub(self, news: StarBoard | FeedLink) -> None:
         """Show it."""
-        if isinstance(news, Link):
+        if isinstance(news, FeedLink):
             self._link = news
         else:
             self._board = news
@@ -165,7 +165,7 @@ class LiveView:
         return Sight(width, height, marks_for(self._console.encoding), "the hub", self._link.text, self._link.is_live)
 
 
-def hub_summary(board: Board, console: Console) -> RenderableType:
+def hub_summary(board: StarBoard, console: Console) -> RenderableType:
     """What the hub did, from the beginning to the end."""
     width = min(console.width, _SUMMARY_WIDTH)
     marks = marks_for(console.encoding)
@@ -174,7 +174,7 @@ def hub_summary(board: Board, console: Console) -> RenderableType:
     return Group(*lines, *acceptance_lines(board.hub.acceptance, width, marks))
 
 
-def summary(names: Sequence[str], results: Sequence[TargetResult]) -> Table:
+def summary(names: Sequence[str], results: Sequence[DemoTargetResult]) -> Table:
     """The figures of every target that answered, and of all together."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
@@ -189,7 +189,7 @@ def summary(names: Sequence[str], results: Sequence[TargetResult]) -> Table:
     return table
 
 
-def _row(result: TargetResult) -> list[str]:
+def _row(result: DemoTargetResult) -> list[str]:
     figures = result.figures
     rtt = figures["rtt_ms"]
     return [
@@ -203,7 +203,7 @@ def _row(result: TargetResult) -> list[str]:
     ]
 
 
-def _together(results: Sequence[TargetResult]) -> list[str]:
+def _together(results: Sequence[DemoTargetResult]) -> list[str]:
     """The sum of the tokens, their rate between the first text and the last end, and the rest weighted by rounds.
 
     As everywhere, a rate leaves out the first token of each answer, which belongs to the prefill.
@@ -228,7 +228,7 @@ def _together(results: Sequence[TargetResult]) -> list[str]:
     ]
 
 
-def _ending(result: TargetResult) -> str:
+def _ending(result: DemoTargetResult) -> str:
     if result.failure:
         return f"failed: {result.failure}"
     return f"{result.figures['tokens']} tokens, {result.figures['tokens_per_s']:.1f} tokens/s"

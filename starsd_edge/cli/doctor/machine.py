@@ -17,7 +17,7 @@ from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.device import check_device
 from starsd_edge.doctor.engines import engine_hosts
-from starsd_edge.doctor.findings import Finding, Level, Report
+from starsd_edge.doctor.findings import Finding, Findings, Level
 from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.machine import check_cache, check_machine, check_welcome, read_cache
 from starsd_edge.doctor.software import check_gpu_engines, check_software
@@ -37,7 +37,7 @@ _OWN_FILES = 64
 """Open files of a hub beside its sockets."""
 
 
-def check_all(options: DoctorOptions, progress: Progress) -> Report:
+def check_all(options: DoctorOptions, progress: Progress) -> Findings:
     """Run every check.
 
     Raises:
@@ -52,7 +52,7 @@ def check_all(options: DoctorOptions, progress: Progress) -> Report:
     software = gather_software(device, host)
     libraries = {"tensorrt": software.tensorrt, "tensorrt_rtx": software.tensorrt_rtx}
     here = Here(device, software, engine_hosts(device, libraries))
-    return Report([*_check_machine(options, here), *_check_bundles(names, options, here, progress)])
+    return Findings([*_check_machine(options, here), *_check_bundles(names, options, here, progress)])
 
 
 def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:

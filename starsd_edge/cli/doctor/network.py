@@ -24,7 +24,7 @@ from starsd_edge.cli.doctor.machine import CONNECT_S, hello_of, hub_address
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.cli.kept_curves import curve_key, keep_curves, load_curves
 from starsd_edge.doctor.curve_store import KeptCurves
-from starsd_edge.doctor.findings import Finding, Level, Report
+from starsd_edge.doctor.findings import Finding, Findings, Level
 from starsd_edge.doctor.link import LinkFacts, Probes, check_link, link_figures, probe_link
 from starsd_edge.doctor.machine import check_welcome
 from starsd_edge.doctor.prediction import (
@@ -54,7 +54,7 @@ WARM_UP_S = 20.0
 """A hub that has just begun may still load its model."""
 
 
-def check_network(options: DoctorOptions, url: str, progress: Callable[[str], None]) -> Report:
+def check_network(options: DoctorOptions, url: str, progress: Callable[[str], None]) -> Findings:
     """Measure the link to this hub and what it is worth to one bundle.
 
     Raises:
@@ -75,7 +75,7 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
         link = stack.enter_context(HubLink(address, hello_of(target), lambda line: None, time.monotonic, random.random))
         link.wait_for_hub(CONNECT_S)
         checks = _NetworkChecks(url, target, link, threads, options, progress)
-        return Report([*checks.findings()], checks.figures)
+        return Findings([*checks.findings()], checks.figures)
 
 
 def _only_bundle(named: Sequence[str]) -> str:
@@ -162,12 +162,12 @@ class _NetworkChecks:
     def _trial(self, prompts: Sequence[Sequence[int]]) -> Trial | None:
         from starsd_jetson.drafting import NoDrafts
         from starsd_jetson.hub_drafting import HubDrafts
-        from starsd_jetson.patience import Patience
         from starsd_jetson.target import draft_shape
+        from starsd_jetson.wait_policy import WaitPolicy
 
         shape = draft_shape(self.target.engine.spec, None, None, None)
         new_tokens = min(NEW_TOKENS, self.target.context(None) - max(map(len, prompts)))
-        source = HubDrafts(self.link.open_channel, NoDrafts(), Patience(DRAFT_WAIT_S), time.monotonic)
+        source = HubDrafts(self.link.open_channel, NoDrafts(), WaitPolicy(DRAFT_WAIT_S), time.monotonic)
         plain, hub = OurMode("plain", self.target, NoDrafts(), shape), OurMode("hub", self.target, source, shape)
         self.progress("waiting for the hub's drafter")
         until = time.monotonic() + WARM_UP_S

@@ -7,7 +7,7 @@ import sys
 from rich.text import Text
 
 from starsd_edge.cli.findings_output import finding_text, findings_table, output_console
-from starsd_edge.doctor.findings import Level, Report
+from starsd_edge.doctor.findings import Findings, Level
 
 _STYLES = {
     Level.OK: "green",
@@ -18,7 +18,7 @@ _STYLES = {
 }
 
 
-def show(report: Report, as_json: bool) -> None:
+def show(report: Findings, as_json: bool) -> None:
     """Print it on standard output."""
     if as_json:
         sys.stdout.write(report.to_json().decode())

@@ -19,8 +19,8 @@ from rich.live import Live
 
 from starsd_edge.cli.hub_process import end_task
 from starsd_edge.telemetry.feed import FeedError, Snapshot
-from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import Link, Recorder
+from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder
 from starsd_edge.telemetry.monitor.formats import board_json, marks_for, plain_line
 from starsd_edge.telemetry.monitor.frame import Sight, report
 from starsd_edge.telemetry.monitor.model import MonitorModel
@@ -29,7 +29,7 @@ from starsd_edge.telemetry.monitor.screen import Screen, parse_keys
 ONCE_SNAPSHOTS = 3
 """Rates need two moments; a second apart they mean something."""
 _LINE_S = 1.0
-_REPLAYED = Link("the recording has ended", is_live=False)
+_REPLAYED = FeedLink("the recording has ended", is_live=False)
 _KEY_BYTES = 256
 
 
@@ -44,10 +44,10 @@ class Watch:
     """
 
     title: str
-    items: Callable[[], AsyncGenerator[Snapshot | Link, None]]
+    items: Callable[[], AsyncGenerator[Snapshot | FeedLink, None]]
     record: Path | None
 
-    async def feed(self) -> AsyncGenerator[Snapshot | Link, None]:
+    async def feed(self) -> AsyncGenerator[Snapshot | FeedLink, None]:
         """The feed, recorded on its way where that is wanted."""
         with ExitStack() as stack:
             recorder = None if self.record is None else stack.enter_context(Recorder(self.record))
@@ -91,11 +91,11 @@ async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:
         FeedError: there is no hub.
     """
     model = MonitorModel()
-    board = Board()
+    board = StarBoard()
     seen = 0
     async with aclosing(watch.feed()) as feed:
         async for item in feed:
-            if isinstance(item, Link):
+            if isinstance(item, FeedLink):
                 if not item.is_live:
                     remedy = "start one with `starsd-edge run-draft`, or give the address of another"
                     raise FeedError(f"{item.text} ({watch.title}): {remedy}")
@@ -118,7 +118,7 @@ async def lines(watch: Watch, as_json: bool) -> None:
     printed_at: float | None = None
     async with aclosing(watch.feed()) as feed:
         async for item in feed:
-            if isinstance(item, Link):
+            if isinstance(item, FeedLink):
                 print(f"{watch.title}: {item.text}", file=sys.stderr, flush=True)
                 continue
             board = model.take(item)

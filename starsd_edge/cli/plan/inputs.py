@@ -17,12 +17,12 @@ from starsd_edge.doctor.curve_store import KeptCurves, files_digest
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import pass_seconds
-from starsd_edge.planning.law import Link, bytes_down, bytes_up
+from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
 from starsd_edge.planning.measured_file import read_measured
 from starsd_edge.planning.memory import GIB, KIB, DraftMemory, TargetMemory, fit
 from starsd_edge.planning.plan import (
     Inputs,
-    Measured,
+    MeasuredRound,
     at_links,
     at_targets,
     break_even_rtt_s,
@@ -32,7 +32,7 @@ from starsd_edge.planning.plan import (
     telling_counts,
 )
 from starsd_edge.planning.report import MemoryPlan, StarPlan, Traffic
-from starsd_edge.planning.survival import FIRST_RATIO, Guesses
+from starsd_edge.planning.survival import FIRST_RATIO, LevelAcceptance
 from starsd_edge.planning.times import SampledService, SampledTimes
 from starsd_edge.telemetry.service_model import ServiceCost
 
@@ -60,7 +60,7 @@ def assumed_plan(options: PlanOptions) -> StarPlan:
     found = knee(inputs)
     alone = found.alone
     up_bytes, down_bytes = bytes_up(alone.tokens, inputs.feature_bytes), bytes_down(alone.shape.max_nodes)
-    other_links = [Link(rtt_s, inputs.link.up_bytes_per_s, inputs.link.down_bytes_per_s) for rtt_s in OTHER_RTTS_S]
+    other_links = [LinkCost(rtt_s, inputs.link.up_bytes_per_s, inputs.link.down_bytes_per_s) for rtt_s in OTHER_RTTS_S]
     return StarPlan(
         sources={
             "drafter": f"assumed: {_drafter_text(options)}",
@@ -85,7 +85,7 @@ def measured_plan(options: PlanOptions, path: Path) -> StarPlan:
         UsageError: the file cannot be used.
     """
     times = read_measured(path)
-    measured = Measured(
+    measured = MeasuredRound(
         SampledService(times.service_s),
         SampledTimes(times.return_s),
         times.tokens,
@@ -125,11 +125,11 @@ def _inputs(options: PlanOptions, curve: VerifyCurve, bundle: Bundle | None) -> 
         raise UsageError("a plain step takes time: --plain-ms has to be above 0")
     return Inputs(
         cost=cost,
-        guesses=Guesses(survival, ratios),
+        guesses=LevelAcceptance(survival, ratios),
         verify=curve,
         own_s=target.own_ms / 1e3,
         plain_s=plain_s,
-        link=Link(target.rtt_ms / 1e3, bytes_per_s, bytes_per_s),
+        link=LinkCost(target.rtt_ms / 1e3, bytes_per_s, bytes_per_s),
         feature_bytes=_feature_bytes(target.feature_bytes, bundle),
         limit=shape,
         max_batch=drafter.max_batch,

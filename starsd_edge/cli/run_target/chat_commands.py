@@ -40,7 +40,7 @@ class ChatState:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandResult:
     """What a command did.
 
     Attributes:
@@ -68,7 +68,7 @@ class Command:
 
     usage: str
     help: str
-    run: Callable[[ChatState, str], Outcome]
+    run: Callable[[ChatState, str], CommandResult]
 
 
 def is_command(line: str) -> bool:
@@ -81,7 +81,7 @@ def as_message(line: str) -> str:
     return line[1:] if line.startswith(2 * PREFIX) else line
 
 
-def run_command(state: ChatState, line: str) -> Outcome:
+def run_command(state: ChatState, line: str) -> CommandResult:
     """Do what a line beginning with a slash says.
 
     Raises:
@@ -114,61 +114,63 @@ def commands() -> Mapping[str, Command]:
     return found
 
 
-def _act(action: Action, state: ChatState, text: str) -> Outcome:
-    return Outcome(state, action=action)
+def _act(action: Action, state: ChatState, text: str) -> CommandResult:
+    return CommandResult(state, action=action)
 
 
-def _help(state: ChatState, text: str) -> Outcome:
+def _help(state: ChatState, text: str) -> CommandResult:
     says = (
         'Lines between """ and """ are one message; // begins a message with a slash.',
         "Without a value, a command shows what is set. Ctrl-C ends an answer.",
     )
-    return Outcome(state, says, [(command.usage, command.help) for command in commands().values()])
+    return CommandResult(state, says, [(command.usage, command.help) for command in commands().values()])
 
 
-def _reset(state: ChatState, text: str) -> Outcome:
-    return Outcome(replace(state, conversation=state.conversation.anew()), [_SILENCE], action=Action.FORGET)
+def _reset(state: ChatState, text: str) -> CommandResult:
+    return CommandResult(replace(state, conversation=state.conversation.anew()), [_SILENCE], action=Action.FORGET)
 
 
-def _retry(state: ChatState, text: str) -> Outcome:
+def _retry(state: ChatState, text: str) -> CommandResult:
     if not state.conversation.turns:
         raise UsageError("there is no message to answer again")
-    return Outcome(state, action=Action.RETRY)
+    return CommandResult(state, action=Action.RETRY)
 
 
-def _history(state: ChatState, text: str) -> Outcome:
+def _history(state: ChatState, text: str) -> CommandResult:
     conversation = state.conversation
     says = [f"system: {conversation.system}"] if conversation.system else []
     for number, turn in enumerate(conversation.turns):
         unread = "(not read any more) " if number < conversation.left_out else ""
         said = (turn.answer, _MARKS.get(turn.finish_reason, ""))
         says += [f"{unread}> {turn.message}", " ".join(filter(None, said))]
-    return Outcome(state, says or [_SILENCE])
+    return CommandResult(state, says or [_SILENCE])
 
 
-def _system(state: ChatState, text: str) -> Outcome:
+def _system(state: ChatState, text: str) -> CommandResult:
     if text:
         system = "" if text.lower() == _NONE else text
         state = replace(state, conversation=replace(state.conversation, system=system))
     system = state.conversation.system
-    return Outcome(state, [f"system: {system}" if system else "no system prompt (the model's template may have one)"])
+    return CommandResult(
+        state, [f"system: {system}" if system else "no system prompt (the model's template may have one)"]
+    )
 
 
-def _tint(state: ChatState, text: str) -> Outcome:
+def _tint(state: ChatState, text: str) -> CommandResult:
     if not text:
-        return Outcome(state, [f"tint: {'on' if state.tint else 'off'}"])
+        return CommandResult(state, [f"tint: {'on' if state.tint else 'off'}"])
     if text not in {"on", "off"}:
         raise UsageError(f"/tint is on or off, not {text!r}; now it is {'on' if state.tint else 'off'}")
     state = replace(state, tint=text == "on")
-    return Outcome(state, action=Action.LEGEND if state.tint else None)
+    return CommandResult(state, action=Action.LEGEND if state.tint else None)
 
 
-def _set(option: OptionField, state: ChatState, text: str) -> Outcome:
+def _set(option: OptionField, state: ChatState, text: str) -> CommandResult:
     if text:
         state = replace(state, settings=state.settings.changed(option.name, text))
-    return Outcome(state, [f"{option.key}: {state.settings.shown(option.name)}"])
+    return CommandResult(state, [f"{option.key}: {state.settings.shown(option.name)}"])
 
 
-def _settings(state: ChatState, text: str) -> Outcome:
+def _settings(state: ChatState, text: str) -> CommandResult:
     values = [(option.key, state.settings.shown(option.name)) for option in setting_options().values()]
-    return Outcome(state, table=values)
+    return CommandResult(state, table=values)

@@ -217,14 +217,14 @@ def _draft_source(
 ) -> DraftSource:
     from starsd_jetson.drafting import NgramDrafts, NoDrafts
     from starsd_jetson.hub_drafting import HubDrafts
-    from starsd_jetson.patience import Patience
+    from starsd_jetson.wait_policy import WaitPolicy
 
     if not options.drafts.speculation:
         return NoDrafts()
     if open_channel is None:
         return NgramDrafts(measured)
-    patience = Patience(options.drafts.draft_wait, measured)
-    return HubDrafts(open_channel, NgramDrafts(measured), patience, time.monotonic)
+    wait_policy = WaitPolicy(options.drafts.draft_wait, measured)
+    return HubDrafts(open_channel, NgramDrafts(measured), wait_policy, time.monotonic)
 
 
 def _reporter(link: HubLink | None, source: DraftSource) -> Reporter | None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.tensorrt.device import Device, Launchable, Memory
+from starsd_edge.runtime.tensorrt.device import Device, GpuMemory, Launchable
 from starsd_edge.runtime.tensorrt.plan import Plan
 
 Shape = tuple[int, ...]
@@ -35,7 +35,7 @@ class Context:
         EngineError: the library refuses.
     """
 
-    def __init__(self, plan: Plan, device: Device, profile: int, workspace: Memory) -> None:
+    def __init__(self, plan: Plan, device: Device, profile: int, workspace: GpuMemory) -> None:
         self._plan, self._device = plan, device
         self._workspace = workspace  # the library does not keep it
         kinds = plan.trt.ExecutionContextAllocationStrategy
@@ -76,7 +76,7 @@ class Context:
         self._plan.require(self._context.execute_async_v3(self._device.stream_handle), "run a pass")
 
 
-def make_workspace(plan: Plan, device: Device) -> Memory:
+def make_workspace(plan: Plan, device: Device) -> GpuMemory:
     """Memory that any context of this engine can work in."""
     return device.allocate(max(int(plan.engine.device_memory_size_v2), 1), "the engine's own work")
 

@@ -46,7 +46,7 @@ class Device:
         self.stream_handle = int(self._stream)
         """The stream, for TensorRT."""
 
-    def allocate(self, size: int, purpose: str) -> Memory:
+    def allocate(self, size: int, purpose: str) -> GpuMemory:
         """So many bytes of the GPU's memory, freed with the object.
 
         Args:
@@ -56,7 +56,7 @@ class Device:
             EngineError: there is not so much.
         """
         address = self._allocated(size, purpose, self._cuda.cudaMalloc(size))
-        return Memory(self, address, size, self._cuda.cudaFree)
+        return GpuMemory(self, address, size, self._cuda.cudaFree)
 
     def allocate_host(self, size: int, purpose: str, *, seen: bool) -> HostMemory:
         """So many bytes of the host's memory that stay where they are.
@@ -74,7 +74,7 @@ class Device:
             address = int(self._call("map host memory", self._cuda.cudaHostGetDevicePointer, pointer, 0))
         return HostMemory(self, pointer, size, address, self._cuda.cudaFreeHost)
 
-    def clear(self, memory: Memory) -> None:
+    def clear(self, memory: GpuMemory) -> None:
         """Fill with zeros, in the order of the stream."""
         self._call("clear memory", self._cuda.cudaMemsetAsync, memory.address, 0, memory.size, self._stream)
 
@@ -177,7 +177,7 @@ class _Held:
         weakref.finalize(self, device.release, release, handle).atexit = False
 
 
-class Memory(_Held):
+class GpuMemory(_Held):
     """Of the GPU.
 
     Attributes:

@@ -136,7 +136,7 @@ class HubRow:
 
 
 @dataclass(frozen=True)
-class Board:
+class StarBoard:
     """All of it.
 
     Attributes:

@@ -36,7 +36,7 @@ _OK = 200
 
 
 @dataclass(frozen=True)
-class Link:
+class FeedLink:
     """How the monitor is connected.
 
     Attributes:
@@ -48,8 +48,8 @@ class Link:
     is_live: bool
 
 
-LIVE = Link("live", is_live=True)
-FALLBACK = Link("/metrics only: the hub gives no feed", is_live=True)
+LIVE = FeedLink("live", is_live=True)
+FALLBACK = FeedLink("/metrics only: the hub gives no feed", is_live=True)
 
 
 class Delays(Protocol):
@@ -86,8 +86,8 @@ class FeedClient:
         self._started_at = clock()
         self._was_let_in = False
 
-    async def items(self) -> AsyncGenerator[Snapshot | Link, None]:
-        """Snapshots, and a `Link` whenever that changes; endless.
+    async def items(self) -> AsyncGenerator[Snapshot | FeedLink, None]:
+        """Snapshots, and a `FeedLink` whenever that changes; endless.
 
         Raises:
             FeedError: the hub does not let this monitor in, and never did.
@@ -102,11 +102,11 @@ class FeedClient:
             except Exception as error:  # whatever the other end does, it may be a hub again next time
                 if isinstance(error, _NotLetInError) and not self._was_let_in:
                     raise
-                yield Link(f"no hub: {self._reason(error)}", is_live=False)
+                yield FeedLink(f"no hub: {self._reason(error)}", is_live=False)
             self._delays.served(self._clock() - began)
             await asyncio.sleep(self._delays.next_delay_s())
 
-    async def _watch(self) -> AsyncGenerator[Snapshot | Link, None]:
+    async def _watch(self) -> AsyncGenerator[Snapshot | FeedLink, None]:
         """One connection, from its beginning to its end."""
         try:
             connection = await self._open()
@@ -141,7 +141,7 @@ class FeedClient:
         except asyncio.TimeoutError:
             connection.transport.abort()
 
-    async def _poll(self) -> AsyncGenerator[Snapshot | Link, None]:
+    async def _poll(self) -> AsyncGenerator[Snapshot | FeedLink, None]:
         """What `/metrics` shows, once a second for a while."""
         for poll in range(_POLLS):
             page = await asyncio.to_thread(self._get_metrics)

@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM, Event
-from starsd_edge.telemetry.monitor.board import ON, Acceptance, Board
+from starsd_edge.telemetry.monitor.board import ON, Acceptance, StarBoard
 
 ABSENT = "-"
 _NOISE = 0.2
@@ -165,7 +165,7 @@ def acceptance_lines(acceptance: Acceptance, width: int, marks: Marks) -> list[T
     ]
 
 
-def plain_line(board: Board) -> str:
+def plain_line(board: StarBoard) -> str:
     """The hub in one line of moderate length."""
     hub = board.hub
     on = sum(row.state == ON for row in board.targets)
@@ -187,6 +187,6 @@ def plain_line(board: Board) -> str:
     )
 
 
-def board_json(board: Board) -> str:
+def board_json(board: StarBoard) -> str:
     """All of it on one line."""
     return msgspec.json.encode(board).decode()

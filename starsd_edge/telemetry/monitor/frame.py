@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.telemetry.monitor.board import FAILING, Board, HubRow
+from starsd_edge.telemetry.monitor.board import FAILING, HubRow, StarBoard
 from starsd_edge.telemetry.monitor.formats import (
     Marks,
     acceptance_lines,
@@ -26,14 +26,14 @@ from starsd_edge.telemetry.monitor.formats import (
     size,
 )
 from starsd_edge.telemetry.monitor.target_table import detail_lines, help_lines, target_table
-from starsd_edge.telemetry.monitor.view import ORDERS, Choice, ordered, selected
+from starsd_edge.telemetry.monitor.view import ORDERS, ViewState, ordered, selected
 
 _GAP = "   "
 _BUSY = 0.9
 """Above this share of busy time, targets begin to wait for each other."""
 
 
-def header_lines(board: Board, title: str, link: Text, width: int, marks: Marks) -> list[Text]:
+def header_lines(board: StarBoard, title: str, link: Text, width: int, marks: Marks) -> list[Text]:
     """Four lines; what does not fit is left out from the right."""
     return [
         _opening(title, link, width),
@@ -130,32 +130,32 @@ class Sight:
     is_live: bool
 
 
-def frame(board: Board, choice: Choice, sight: Sight) -> RenderableType:
+def frame(board: StarBoard, choice: ViewState, sight: Sight) -> RenderableType:
     """Exactly `height` lines of at most `width` columns."""
     header = header_lines(board, sight.title, _link(choice, sight), sight.width, sight.marks)
     room = sight.height - len(header) - 1
     return Group(*header, *_body(board, choice, sight, room), _footer(choice, sight))
 
 
-def pane(board: Board, sight: Sight) -> RenderableType:
+def pane(board: StarBoard, sight: Sight) -> RenderableType:
     """A frame beside other things, without the keys that it does not get: exactly `height` lines."""
-    header = header_lines(board, sight.title, _link(Choice(), sight), sight.width, sight.marks)
-    return Group(*header, *_body(board, Choice(), sight, sight.height - len(header)))
+    header = header_lines(board, sight.title, _link(ViewState(), sight), sight.width, sight.marks)
+    return Group(*header, *_body(board, ViewState(), sight, sight.height - len(header)))
 
 
-def strip(board: Board, sight: Sight) -> RenderableType:
+def strip(board: StarBoard, sight: Sight) -> RenderableType:
     """The hub's load and a line for each target, in exactly `height` lines."""
-    rows = ordered(board, Choice())
-    load = figure_lines(board.hub, sight.width, sight.marks)[0] if sight.is_live else _link(Choice(), sight)
+    rows = ordered(board, ViewState())
+    load = figure_lines(board.hub, sight.width, sight.marks)[0] if sight.is_live else _link(ViewState(), sight)
     table = target_table(rows, None, sight.width, sight.marks, sight.height - 1)
     blank = [Text("")] * (sight.height - 2 - max(1, len(rows)))
     return Group(load, table, *blank)
 
 
-def report(board: Board, sight: Sight) -> RenderableType:
+def report(board: StarBoard, sight: Sight) -> RenderableType:
     """All of it once, as long as it is."""
     header = header_lines(board, sight.title, Text(sight.link), sight.width, sight.marks)
-    rows = ordered(board, Choice())
+    rows = ordered(board, ViewState())
     table = target_table(rows, None, sight.width, sight.marks, room=len(rows) + 1)
     return Group(
         *header,
@@ -165,7 +165,7 @@ def report(board: Board, sight: Sight) -> RenderableType:
     )
 
 
-def _body(board: Board, choice: Choice, sight: Sight, room: int) -> list[RenderableType]:
+def _body(board: StarBoard, choice: ViewState, sight: Sight, room: int) -> list[RenderableType]:
     if choice.help:
         return list(_cut(help_lines(room), room))
     row = selected(board, choice)
@@ -180,7 +180,7 @@ def _body(board: Board, choice: Choice, sight: Sight, room: int) -> list[Rendera
     return [table, *blank, _bottom(board, choice, sight, min(bottom, room - table_room))]
 
 
-def _bottom(board: Board, choice: Choice, sight: Sight, room: int) -> RenderableType:
+def _bottom(board: StarBoard, choice: ViewState, sight: Sight, room: int) -> RenderableType:
     """Acceptance of the chosen target, or of all, beside the last events."""
     row = selected(board, choice)
     left_width = max(28, min(60, sight.width * 2 // 5))
@@ -206,13 +206,13 @@ def _cut(lines: Sequence[Text], room: int) -> list[Text]:
     return [*lines[:room], *[Text("")] * max(0, room - len(lines))]
 
 
-def _link(choice: Choice, sight: Sight) -> Text:
+def _link(choice: ViewState, sight: Sight) -> Text:
     if choice.paused:
         return Text("paused", "bold yellow")
     return Text(sight.link, "green" if sight.is_live else "bold red")
 
 
-def _footer(choice: Choice, sight: Sight) -> Text:
+def _footer(choice: ViewState, sight: Sight) -> Text:
     by = f"sorted by {ORDERS[choice.sort][0]}"
     space = max(2, sight.width - len(_KEYS_LINE) - len(by))
     return Text(f"{_KEYS_LINE}{' ' * space}{by}", "dim", no_wrap=True, overflow="ellipsis")

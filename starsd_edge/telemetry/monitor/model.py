@@ -20,10 +20,10 @@ from starsd_edge.telemetry.monitor.board import (
     ON,
     WARMING,
     Acceptance,
-    Board,
     DrafterRow,
     HubRow,
     Spoken,
+    StarBoard,
     TargetRow,
 )
 
@@ -48,7 +48,7 @@ class MonitorModel:
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS_KEPT)
         self._last_event = 0
 
-    def take(self, snapshot: Snapshot) -> Board:
+    def take(self, snapshot: Snapshot) -> StarBoard:
         """Take in what the hub said; what to show now."""
         facts = snapshot.facts
         if self._hub.is_older_than(facts.uptime_s) or self._hub_id not in (None, facts.hub_id):
@@ -63,7 +63,7 @@ class MonitorModel:
         rows = [
             trails[_key(target)].take(target, facts.uptime_s, drafters.get(target.drafter)) for target in facts.targets
         ]
-        return Board(_hub_row(before, facts, self._acceptance), tuple(rows), tuple(self._events))
+        return StarBoard(_hub_row(before, facts, self._acceptance), tuple(rows), tuple(self._events))
 
     def _begin_anew(self, facts: HubFacts) -> None:
         self._hub = _Trail()

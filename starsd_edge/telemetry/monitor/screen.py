@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from rich.console import RenderableType
 
 from starsd_edge.telemetry.feed import Snapshot
-from starsd_edge.telemetry.monitor.board import Board
-from starsd_edge.telemetry.monitor.feed_client import Link
+from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.feed_client import FeedLink
 from starsd_edge.telemetry.monitor.formats import Marks
 from starsd_edge.telemetry.monitor.frame import Sight, frame
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.view import Choice, press
+from starsd_edge.telemetry.monitor.view import ViewState, press
 
-CONNECTING = Link("connecting", is_live=False)
+CONNECTING = FeedLink("connecting", is_live=False)
 
 
 @dataclass
@@ -31,15 +31,15 @@ class Screen:
     marks: Marks
     size: Callable[[], tuple[int, int]]
     show: Callable[[RenderableType], None]
-    choice: Choice = field(default_factory=Choice)
+    choice: ViewState = field(default_factory=ViewState)
     _model: MonitorModel = field(default_factory=MonitorModel)
-    _newest: Board = field(default_factory=Board)
-    _shown: Board = field(default_factory=Board)
-    _link: Link = CONNECTING
+    _newest: StarBoard = field(default_factory=StarBoard)
+    _shown: StarBoard = field(default_factory=StarBoard)
+    _link: FeedLink = CONNECTING
 
-    def take(self, item: Snapshot | Link) -> None:
+    def take(self, item: Snapshot | FeedLink) -> None:
         """Something came of the feed. While the picture is held, snapshots are only counted in."""
-        if isinstance(item, Link):
+        if isinstance(item, FeedLink):
             self._link = item
         else:
             self._newest = self._model.take(item)

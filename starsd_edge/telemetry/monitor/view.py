@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from starsd_edge.telemetry.monitor.board import Board, TargetRow
+from starsd_edge.telemetry.monitor.board import StarBoard, TargetRow
 
 KEYS = {
     "q": "quit",
@@ -18,7 +18,7 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class ViewState:
     """Attributes:
     paused: the picture stands still; snapshots are still taken in.
     sort: index into `ORDERS`.
@@ -47,17 +47,17 @@ ORDERS: tuple[tuple[str, Callable[[TargetRow], tuple[float | str, ...]]], ...] =
 """By what targets can be sorted, those that want attention first."""
 
 
-def ordered(board: Board, choice: Choice) -> list[TargetRow]:
+def ordered(board: StarBoard, choice: ViewState) -> list[TargetRow]:
     """The targets as they are shown."""
     return sorted(board.targets, key=ORDERS[choice.sort][1])
 
 
-def selected(board: Board, choice: Choice) -> TargetRow | None:
+def selected(board: StarBoard, choice: ViewState) -> TargetRow | None:
     """The chosen target, if it is there."""
     return next((row for row in board.targets if row.key == choice.selected), None)
 
 
-def press(choice: Choice, key: str, board: Board) -> Choice:
+def press(choice: ViewState, key: str, board: StarBoard) -> ViewState:
     """What is chosen after this key; see `parse_keys` for their names. Unknown keys do nothing."""
     if key == "q":
         return replace(choice, quit=True)
@@ -78,7 +78,7 @@ def press(choice: Choice, key: str, board: Board) -> Choice:
     return choice
 
 
-def _moved(choice: Choice, board: Board, by: int) -> Choice:
+def _moved(choice: ViewState, board: StarBoard, by: int) -> ViewState:
     keys = [row.key for row in ordered(board, choice)]
     if not keys:
         return choice
@@ -88,7 +88,7 @@ def _moved(choice: Choice, board: Board, by: int) -> Choice:
     return replace(choice, selected=keys[max(0, min(index, len(keys) - 1))])
 
 
-def _some_selected(choice: Choice, board: Board) -> Choice:
+def _some_selected(choice: ViewState, board: StarBoard) -> ViewState:
     return choice if selected(board, choice) else _moved(replace(choice, selected=None), board, 1)
 
 

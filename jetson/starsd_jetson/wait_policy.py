@@ -16,8 +16,8 @@ from starsd_edge.protocol.codes import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
 from starsd_edge.telemetry.rtt import RttEstimator
-from starsd_jetson.drafting import Draft
-from starsd_jetson.payoff import Payoff, Prospect
+from starsd_jetson.cost_model import DraftCostModel, ExpectedGain
+from starsd_jetson.drafting import RoundDraft
 
 MOST_WAIT_S = 1.0
 """A reader sees a pause longer than this as a stall."""
@@ -46,13 +46,13 @@ MOST_UNANSWERED = 64
 """Waits are not halved more often than this: they are nothing by then, and powers of two outgrow a float."""
 
 
-class Patience:
+class WaitPolicy:
     """Learns from every draft, in time or late, and from every round.
 
     Args:
         fixed_wait_s: ask for every draft, wait for it up to this many seconds and verify all of it, whether it pays or
             not; only a silent hub is still given less and less.
-        measured: see `Payoff`.
+        measured: see `DraftCostModel`.
 
     Attributes:
         payoff: of the hub's trees.
@@ -62,7 +62,7 @@ class Patience:
 
     def __init__(self, fixed_wait_s: float | None = None, measured: VerifyCurves | None = None) -> None:
         self._fixed_wait_s = fixed_wait_s
-        self.payoff = Payoff(measured)
+        self.cost_model = DraftCostModel(measured)
         self.round_trips = RttEstimator()
         self.why_off = ""
         self._rows_per_level = 1.0
@@ -107,8 +107,8 @@ class Patience:
         return self._unanswered > 0
 
     def wanted(self, limit: DraftShape) -> DraftShape:
-        """What of a shape to ask for; see `Payoff.wanted`."""
-        return limit if self._fixed_wait_s is not None else self.payoff.wanted(limit)
+        """What of a shape to ask for; see `DraftCostModel.wanted`."""
+        return limit if self._fixed_wait_s is not None else self.cost_model.wanted(limit)
 
     def asks(self, shape: DraftShape) -> bool:
         """Whether a tree of this shape is to be asked for. Once in every round that could ask."""
@@ -121,25 +121,25 @@ class Patience:
         self._off_since = None
         prospect = self._prospect(shape)
         keeps = prospect.shared and not self.why_off
-        least = (KEEPING_GAIN if keeps else LEAST_GAIN) * self.payoff.plain_tokens_per_s
+        least = (KEEPING_GAIN if keeps else LEAST_GAIN) * self.cost_model.plain_tokens_per_s
         self._hub_rate = prospect.tokens_per_s(self.round_trips.smoothed_s)
         if self._hub_rate >= least:
             self.why_off = ""
             self._trial.reset()
             return True
         rate_if_right = self._rate_if_right(prospect)
-        if self.payoff.foresight.is_mostly_empty:
+        if self.cost_model.estimator.is_mostly_empty:
             self.why_off = EMPTY
         else:
             self.why_off = POOR if rate_if_right > prospect.tokens_per_s(0.0) else LATE
-        if rate_if_right >= least and self.payoff.foresight.last_came_true and not prospect.shared:
+        if rate_if_right >= least and self.cost_model.estimator.last_came_true and not prospect.shared:
             self._trial.shorten()  # being right was all that it lacked
         else:
             self._off_since = self._evidence
         self._trying = self._trial.is_over()
         return self._trying
 
-    def wait_s(self, shape: DraftShape, elapsed_s: float, walked: int, without: Draft) -> float:
+    def wait_s(self, shape: DraftShape, elapsed_s: float, walked: int, without: RoundDraft) -> float:
         """Seconds to wait for a tree of this shape from now on.
 
         Args:
@@ -164,30 +164,30 @@ class Patience:
             return 0.0
         return float(max(0.0, wait) / 2**self._unanswered)
 
-    def judge(self, tree: DraftTree, level: int = 0) -> Draft:
+    def judge(self, tree: DraftTree, level: int = 0) -> RoundDraft:
         """A draft of what is worth verifying of a tree that came.
 
         Args:
             level: of its root in the tree that was asked for.
         """
-        payoff = self.payoff
+        cost_model = self.cost_model
         if self._fixed_wait_s is not None:
-            return Draft(tree, HUB, expected=payoff.tokens(tree, level))
-        if payoff.retimes_plain(tree, level):
-            return Draft(DraftTree.empty(), HUB, why_off=TIMED)
-        worthy = payoff.worth(tree, level, self._hub_rate)
+            return RoundDraft(tree, HUB, expected=cost_model.tokens(tree, level))
+        if cost_model.retimes_plain(tree, level):
+            return RoundDraft(DraftTree.empty(), HUB, why_off=TIMED)
+        worthy = cost_model.worth(tree, level, self._hub_rate)
         if len(worthy) == 0:
-            return Draft(worthy, HUB, why_off=POOR)
+            return RoundDraft(worthy, HUB, why_off=POOR)
         self._rows_per_level = len(worthy) / worthy.depth
-        return Draft(worthy, HUB, expected=payoff.tokens(worthy, level))
+        return RoundDraft(worthy, HUB, expected=cost_model.tokens(worthy, level))
 
-    def prefers(self, other: Draft, to: Draft) -> bool:
+    def prefers(self, other: RoundDraft, to: RoundDraft) -> bool:
         """Whether another draft is worth more than the hub's."""
         return self._fixed_wait_s is None and self.rate(other) > self.rate(to)
 
-    def rate(self, draft: Draft) -> float:
+    def rate(self, draft: RoundDraft) -> float:
         """Tokens per second of a round with this draft, which is there; 0 while no time is known."""
-        seconds = float(self.payoff.times.curve(len(draft.tree) + 1)[-1])
+        seconds = float(self.cost_model.times.curve(len(draft.tree) + 1)[-1])
         return draft.expected / seconds if seconds else 0.0
 
     @property
@@ -199,28 +199,30 @@ class Patience:
     @property
     def _knows(self) -> bool:
         """Whether there is anything to reckon with."""
-        return self.round_trips.samples > 0 and self.payoff.times.is_known
+        return self.round_trips.samples > 0 and self.cost_model.times.is_known
 
     @property
     def _evidence(self) -> tuple[int, int]:
         """Grows with what may make a hub that does not pay one that does."""
-        return self.payoff.foresight.judged, self._answers
+        return self.cost_model.estimator.judged, self._answers
 
-    def _prospect(self, shape: DraftShape) -> Prospect:
+    def _prospect(self, shape: DraftShape) -> ExpectedGain:
         depth = min(shape.max_depth, shape.max_nodes)
         rows = 1 + min(shape.max_nodes, round(depth * self._rows_per_level))
-        payoff = self.payoff
+        cost_model = self.cost_model
         shared = self._queued_share > SHARED
-        return Prospect(payoff.foresight.reach(depth), payoff.times.curve(rows), self._rows_per_level, shared)
+        return ExpectedGain(
+            cost_model.estimator.reach(depth), cost_model.times.curve(rows), self._rows_per_level, shared
+        )
 
-    def _pays_to_wait(self, prospect: Prospect, remaining_s: float, walked: int, without: Draft) -> bool:
+    def _pays_to_wait(self, prospect: ExpectedGain, remaining_s: float, walked: int, without: RoundDraft) -> bool:
         if prospect.shared and walked == 0:  # who asks a busy hub waits: `asks` has weighed it
             return True
-        seconds = float(self.payoff.times.curve(len(without.tree) + 1)[-1])
-        rate = max(self.payoff.plain_tokens_per_s, self._hub_rate)
+        seconds = float(self.cost_model.times.curve(len(without.tree) + 1)[-1])
+        rate = max(self.cost_model.plain_tokens_per_s, self._hub_rate)
         return prospect.waits(remaining_s, walked, (without.expected, seconds), rate)
 
-    def _rate_if_right(self, prospect: Prospect) -> float:
+    def _rate_if_right(self, prospect: ExpectedGain) -> float:
         """Tokens per second with a hub that takes as long as this one and is always right."""
         right = replace(prospect, reach=[1.0] * len(prospect.reach))
         return right.tokens_per_s(self.round_trips.smoothed_s)

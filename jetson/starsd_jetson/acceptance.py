@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
-FIRST_GUESS = 0.7
+FIRST_ACCEPTANCE = 0.7
 """Of a drafter that nobody knows yet, how often the likeliest child of the root comes true. Deeper levels are expected
 to do as the level above them.
 """
@@ -81,7 +81,7 @@ class _Standing:
     level: int = 0
 
 
-class Foresight:
+class AcceptanceEstimator:
     """The record of one drafter. It outlives the answers; trees do not.
 
     Attributes:
@@ -171,7 +171,7 @@ class Foresight:
     def _shares(self, depth: int, ranks: int) -> list[list[float]]:
         """By level and rank, the share of nodes that come true below a parent that did."""
         table: list[list[float]] = []
-        expected = FIRST_GUESS
+        expected = FIRST_ACCEPTANCE
         for number in range(depth):
             cells = self._levels[number].ranks if number < len(self._levels) else []
             row: list[float] = []

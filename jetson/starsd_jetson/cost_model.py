@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.planning.curve import VerifyCurves
-from starsd_edge.planning.draft_shape import paying_shape, usual_guesses
+from starsd_edge.planning.draft_shape import paying_shape, usual_acceptance
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.foresight import FIRST_GUESS, Foresight
+from starsd_jetson.acceptance import FIRST_ACCEPTANCE, AcceptanceEstimator
 from starsd_jetson.pass_times import PassTimes
 
 CLEAR_PRUNING = 0.04
@@ -29,7 +29,7 @@ CLEAR_GAIN = 1.5
 """unless drafts are so many times as fast that its exact time decides nothing."""
 
 
-class Payoff:
+class DraftCostModel:
     """Weighs the drafts of one drafter.
 
     Args:
@@ -43,11 +43,11 @@ class Payoff:
     def __init__(self, measured: VerifyCurves | None = None) -> None:
         self._measured = measured
         self.times = PassTimes()
-        self.foresight = Foresight()
+        self.estimator = AcceptanceEstimator()
 
     def begin(self, prompt_tokens: int) -> None:
         """An answer to a prompt of this length begins."""
-        self.foresight.forget_trees()
+        self.estimator.forget_trees()
         if self._measured is not None:
             self.times.expect(self._measured.at(prompt_tokens))
 
@@ -57,7 +57,7 @@ class Payoff:
         """
         if self.times.expected is None or limit.max_nodes == 0 or limit.max_depth == 0:
             return limit
-        return paying_shape(self.times.curve(limit.max_nodes + 1).tolist(), usual_guesses(FIRST_GUESS), limit)
+        return paying_shape(self.times.curve(limit.max_nodes + 1).tolist(), usual_acceptance(FIRST_ACCEPTANCE), limit)
 
     @property
     def plain_tokens_per_s(self) -> float:
@@ -66,7 +66,7 @@ class Payoff:
 
     def tokens(self, tree: DraftTree, level: int = 0) -> float:
         """Tokens that a round with this tree is expected to give, the target's own included."""
-        return 1 + float(self.foresight.odds(tree, level).sum())
+        return 1 + float(self.estimator.odds(tree, level).sum())
 
     def worth(self, tree: DraftTree, level: int = 0, tokens_per_s: float = 0.0) -> DraftTree:
         """The part of a tree that is worth verifying, perhaps none.
@@ -77,7 +77,7 @@ class Payoff:
         """
         if len(tree) == 0 or not self.times.is_known:
             return tree
-        odds = self.foresight.odds(tree, level)
+        odds = self.estimator.odds(tree, level)
         order = np.argsort(-odds, kind="stable")  # stable: a parent stands before its children, also on a tie
         curve = self.times.curve(len(tree) + 1)
         costs = (curve[1:] - curve[0]) * max(tokens_per_s, self.plain_tokens_per_s)
@@ -97,7 +97,7 @@ class Payoff:
 
 
 @dataclass(frozen=True)
-class Prospect:
+class ExpectedGain:
     """What may come of a request for a draft.
 
     Attributes:
