@@ -16,7 +16,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 from starsd_server.drafters.causal_lm import MAX_BRANCHING, CausalLmDrafter
 from starsd_server.drafters.contract import SessionRefusedError, draft_one, extend_one
-from starsd_server.drafters.spine import top_candidates
+from starsd_server.drafters.dynamic_tree import top_candidates
 from tests.support.hub_client import hello
 from tests.support.prefix_engine import PrefixEngine
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
-from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together
-from starsd_server.drafters.spine import top_candidates
+from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together, top_candidates
 
 WIDE = 10_000
 """Expands every node of a level."""

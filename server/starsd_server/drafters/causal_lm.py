@@ -17,7 +17,7 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, draft_each, extend_each
-from starsd_server.drafters.spine import NextTokens, grow, top_candidates
+from starsd_server.drafters.dynamic_tree import NextTokens, grow_spine, top_candidates
 
 CAUSAL_LM = "causal-lm"
 
@@ -159,7 +159,7 @@ class _Session:
     def draft(self, shape: DraftShape) -> DraftTree:
         room = self._seq.capacity - len(self._true) + 1  # the tokens of the deepest level are guessed, not computed
         shape = DraftShape(shape.max_nodes, min(shape.max_depth, room), min(shape.branching, MAX_BRANCHING))
-        return grow(shape, self._candidates_after)
+        return grow_spine(shape, self._candidates_after)
 
     def _confirm(self, right: int, new: int) -> None:
         """Of `new` true tokens the first `right` were guessed: keep their rows, and the guesses beyond if all were."""

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 
@@ -38,6 +40,25 @@ class Node(NamedTuple):
 
 Below = Sequence[tuple[int, float]]
 """Candidates below a node: tokens and their log-probabilities, by falling probability."""
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """The likeliest next tokens at one position.
+
+    Attributes:
+        tokens: int64 [K], by falling probability.
+        scores: float64 [K], their log-probabilities.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float64]
+
+    @property
+    def below(self) -> Below:
+        """The same as pairs, as a tree takes them in."""
+        return list(zip(self.tokens.tolist(), self.scores.tolist(), strict=True))
+
 
 _ROOT_NODE = Node(ROOT, ROOT, 0, 0, 0.0)
 
@@ -110,6 +131,35 @@ def grow_together(growths: Sequence[Growth], expand: Expand) -> None:
     while any(growth.open for growth in growths):
         for growth, below in zip(growths, expand([growth.open for growth in growths]), strict=True):
             growth.expand(below)
+
+
+def grow_spine(shape: DraftShape, next_after: Callable[[list[int]], NextTokens]) -> DraftTree:
+    """A tree whose inner nodes are the greedy path, for drafters that compute one position a pass: a path of depth d
+    costs d passes and offers the runners-up at each of its nodes for nothing.
+
+    Args:
+        next_after: what may follow these tokens of the greedy path, from the root on; called for ever longer paths,
+            each one token longer than the one before.
+    """
+    if min(shape.max_nodes, shape.max_depth, shape.branching) < 1:
+        return DraftTree.empty()
+    path: list[int] = []
+    growth = Growth(shape, 1, next_after(path).below)
+    while growth.open:
+        path.append(growth.open[0].token)
+        growth.expand([next_after(path).below])
+    return growth.tree()
+
+
+def top_candidates(logits: npt.NDArray[np.float32], count: int) -> NextTokens:
+    """The `count` likeliest tokens of one row of logits [V], the lowest id first among equals."""
+    count = min(count, len(logits))
+    cut = np.partition(logits, len(logits) - count)[len(logits) - count]
+    ids = np.flatnonzero(logits >= cut)
+    tokens = ids[np.argsort(-logits[ids], kind="stable")][:count]
+    best = float(logits[tokens[0]])
+    log_total = best + float(np.log(np.exp(logits - np.float32(best)).sum(dtype=np.float64)))
+    return NextTokens(tokens.astype(np.int64), logits[tokens].astype(np.float64) - log_total)
 
 
 def _with(candidates: Below, again: tuple[int, float] | None) -> Below:
