@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from starsd_edge.cli.options import HOW_TO_SET, assemble, option_fields
+from starsd_edge.cli.commands import HOW_TO_SET
+from starsd_edge.cli.options import assemble, option_fields
 from starsd_edge.cli.settings.files import described, toml_value
 from starsd_edge.cli.settings.values import CommandPath, Settings, commands_of
 from starsd_edge.errors import UsageError, did_you_mean

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import model_names
-from starsd_edge.cli.options import add_command
 from starsd_edge.errors import UsageError
 
 

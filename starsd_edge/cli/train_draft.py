@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import model_names
-from starsd_edge.cli.options import MAX_THREADS, add_command
+from starsd_edge.cli.options import MAX_THREADS
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -11,7 +11,8 @@ import pytest
 import typer
 
 from starsd_edge.cli import main
-from starsd_edge.cli.options import add_command, check_seconds, option_fields
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.options import check_seconds, option_fields
 from starsd_edge.errors import UsageError
 from tests.support.command_line import CommandLine
 

@@ -12,7 +12,7 @@ from starsd_edge.cli.bench.options import (
     BenchVerifyOptions,
 )
 from starsd_edge.cli.bench.star_options import BenchStarOptions
-from starsd_edge.cli.options import add_command
+from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import StarsdError
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from starsd_edge.cli.options import add_command
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.run_draft.command import RunDraftOptions, run_hub
 from starsd_edge.errors import StarsdError, UsageError
 

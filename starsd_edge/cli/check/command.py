@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from starsd_edge.cli.check.options import CheckOptions
-from starsd_edge.cli.options import add_command
+from starsd_edge.cli.commands import add_command
 
 
 def register(app: typer.Typer) -> None:

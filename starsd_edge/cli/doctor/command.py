@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.doctor.options import DoctorOptions
-from starsd_edge.cli.options import add_command
 
 
 def register(app: typer.Typer) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.export.options import ExportCommandOptions
-from starsd_edge.cli.options import add_command
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:

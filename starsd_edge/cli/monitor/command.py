@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starsd_edge.cli.options import add_command
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 

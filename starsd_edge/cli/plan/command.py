@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from starsd_edge.cli.options import add_command
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.plan.options import PlanOptions
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.draft_shapes import AUTO, HeadDevice, HeadPrecision, QueueOrder, parse_hub_shape
 from starsd_edge.cli.logs import LogOptions, logging_to
-from starsd_edge.cli.options import MAX_THREADS, add_command, check_seconds
+from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.logs import logging_to
-from starsd_edge.cli.options import add_command
 from starsd_edge.cli.run_target.options import RunTargetOptions
 
 if TYPE_CHECKING:
