@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.cli import kept_curves as kept_curves_module
 from starsd_edge.cli.bench.options import BenchVerifyOptions
 from starsd_edge.cli.bench.verify import VerifyBench, VerifyOutcome
-from starsd_edge.cli.kept_curves import curve_store, kept_curves
+from starsd_edge.doctor import curve_store as kept_curves_module
+from starsd_edge.doctor.curve_store import curve_store, kept_curves
 from starsd_edge.runtime.engine import Sequence, Step
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.cli.run_target.chat_state import Conversation, Messages, Turn, fit
+from starsd_edge.text.conversation import Conversation, Messages, Turn, fit
 
 
 def turns(*pairs: tuple[str, str]) -> tuple[Turn, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.cli.kept_curves import curve_key, keep_curves
+from starsd_edge.doctor.curve_store import curve_key, keep_curves
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
+from starsd_edge.key_file import read_token
 
 
 def token_in(directory: Path, mode: int) -> Path:

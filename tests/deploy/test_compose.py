@@ -14,8 +14,8 @@ import yaml
 
 from starsd_edge.cli.run_draft.setup import read_keys
 from starsd_edge.cli.settings.files import parse_toml
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.heads.loading import TORCH_PARTS
+from starsd_edge.key_file import read_token
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "server" / "deploy"

@@ -14,9 +14,9 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
 from starsd_edge.bundles.engine_manifest import read_engine_manifest
 from starsd_edge.cli.doctor import network as doctor_network
-from starsd_edge.cli.kept_curves import kept_curves
 from starsd_edge.device import cuda_driver
 from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.doctor.curve_store import kept_curves
 from starsd_edge.runtime.tensorrt import opening
 from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine
 from tests.support.command_line import CommandLine

@@ -104,7 +104,7 @@ def verify(options: BenchVerifyOptions) -> None:
     from starsd_edge.bench.figures import check_report_path, write_report
     from starsd_edge.cli.bench.output import progress_lines
     from starsd_edge.cli.bench.verify import WIDTH, VerifyBench, show_passes
-    from starsd_edge.cli.kept_curves import curve_store
+    from starsd_edge.doctor.curve_store import curve_store
 
     if options.json is not None:
         check_report_path(options.json)

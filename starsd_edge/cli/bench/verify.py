@@ -18,8 +18,7 @@ from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench.options import BenchVerifyOptions
-from starsd_edge.cli.kept_curves import Passes, curve_key, stored_curves
-from starsd_edge.doctor.curve_store import CurveKey, StoredCurves
+from starsd_edge.doctor.curve_store import CurveKey, Passes, StoredCurves, curve_key, stored_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.tree import DraftShape

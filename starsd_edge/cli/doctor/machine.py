@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir
 from starsd_edge.cli.doctor.bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.doctor.options import DoctorOptions
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.device import check_device
@@ -22,6 +21,7 @@ from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.machine import check_cache, check_machine, check_welcome, read_cache
 from starsd_edge.doctor.software import check_gpu_engines, check_software
 from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.key_file import read_token
 from starsd_edge.protocol.codes import DEFAULT_PORT
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 

@@ -22,8 +22,7 @@ from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench.modes import OurMode, without_end
 from starsd_edge.cli.doctor.machine import CONNECT_S, hello_of, hub_address
 from starsd_edge.cli.doctor.options import DoctorOptions
-from starsd_edge.cli.kept_curves import curve_key, keep_curves, load_curves
-from starsd_edge.doctor.curve_store import KeptCurves
+from starsd_edge.doctor.curve_store import KeptCurves, curve_key, keep_curves, load_curves
 from starsd_edge.doctor.findings import Finding, Findings, Level
 from starsd_edge.doctor.link import LinkFacts, Probes, check_link, link_figures, probe_link
 from starsd_edge.doctor.machine import check_welcome

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
+from starsd_edge.key_file import read_token
 
 if TYPE_CHECKING:
     from starsd_edge.telemetry.monitor.feed_client import FeedClient

@@ -11,9 +11,8 @@ from pathlib import Path
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.draft_shapes import parse_shape
-from starsd_edge.cli.kept_curves import curve_store, kept_curves
 from starsd_edge.cli.plan.options import MemoryOptions, PlanOptions
-from starsd_edge.doctor.curve_store import KeptCurves, files_digest
+from starsd_edge.doctor.curve_store import KeptCurves, curve_store, files_digest, kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import pass_seconds

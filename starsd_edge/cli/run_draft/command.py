@@ -17,8 +17,8 @@ from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.draft_shapes import AUTO, HeadDevice, HeadPrecision, QueueOrder, parse_hub_shape
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
+from starsd_edge.key_file import read_token
 
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter, DrafterRegistry

@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from starsd_edge.bundles.bundle import bundle_kind
 from starsd_edge.cli.settings.files import TomlError, parse_toml
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
 from starsd_edge.heads.loading import AUTO, CPU
+from starsd_edge.key_file import read_token
 
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter

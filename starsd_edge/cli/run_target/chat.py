@@ -27,11 +27,12 @@ from starsd_edge.cli.run_target.chat_input import (
     read_entry,
     without_echo,
 )
-from starsd_edge.cli.run_target.chat_state import ChatSettings, Conversation, Turn, fit
+from starsd_edge.cli.run_target.chat_state import ChatSettings
 from starsd_edge.cli.streams import TextStreams, printable, takes_colour
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.telemetry.rounds import HUB, NGRAM
 from starsd_edge.telemetry.summary import Figures, LinkFigures
+from starsd_edge.text.conversation import Conversation, Turn, fit
 
 if TYPE_CHECKING:
     from starsd_edge.cli.run_target.options import RunTargetOptions

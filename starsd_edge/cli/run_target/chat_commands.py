@@ -8,8 +8,9 @@ from enum import Enum, auto
 from functools import cache, partial
 
 from starsd_edge.cli.options import OptionField
-from starsd_edge.cli.run_target.chat_state import ChatSettings, Conversation, help_of, setting_options, usage
+from starsd_edge.cli.run_target.chat_state import ChatSettings, help_of, setting_options, usage
 from starsd_edge.errors import UsageError, did_you_mean
+from starsd_edge.text.conversation import Conversation
 
 PREFIX = "/"
 _NONE = "none"

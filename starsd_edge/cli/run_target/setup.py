@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starsd_edge.cli.token_file import read_token
 from starsd_edge.errors import UsageError
+from starsd_edge.key_file import read_token
 
 if TYPE_CHECKING:
     from starsd_edge.cli.run_target.options import HubOptions, RunTargetOptions
@@ -126,7 +126,7 @@ def _open(options: RunTargetOptions, sampling: SamplingParams) -> tuple[Target, 
     """The target, what its answers have in common, and the measured times of its verify passes."""
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.bundles.catalogue import find_bundle
-    from starsd_edge.cli.kept_curves import kept_curves
+    from starsd_edge.doctor.curve_store import kept_curves
     from starsd_jetson.decoder import Request
     from starsd_jetson.target import Target
 
