@@ -9,7 +9,7 @@ of depth d fills the KV up to n + 1 + d rows and emits at most d + 1 tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,7 @@ from starsd_jetson.answers import CANCELLED, Answer, Piece, Request, Span, check
 from starsd_jetson.drafting import DraftSource, RoundDraft
 from starsd_jetson.kept_sequence import KeptSequence
 
-__all__ = ["Answer", "Piece", "Request", "Span", "decode", "fit"]
+__all__ = ["Answer", "Piece", "Request", "Span", "decode", "fit", "stream", "whole"]
 
 
 def decode(
@@ -42,13 +42,44 @@ def decode(
     on_round: Callable[[Round], None] = lambda done: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Answer:
-    """Answer one request.
+    """`stream` as one call, for those who need no pieces or take them as they come.
+
+    Args:
+        on_piece: called with every piece; what it raises ends the answer.
+    """
+    pieces = stream(engine, tokenizer, request, source, clock=clock, kept=kept, on_round=on_round, cancelled=cancelled)
+    return whole(pieces, on_piece)
+
+
+def whole(pieces: Generator[Piece, None, Answer], on_piece: Callable[[Piece], None] = lambda piece: None) -> Answer:
+    """Read an answer to its end; what `on_piece` raises ends it."""
+    try:
+        while True:
+            on_piece(next(pieces))
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    finally:
+        pieces.close()
+
+
+def stream(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    request: Request,
+    source: DraftSource,
+    *,
+    clock: Callable[[], float],
+    kept: KeptSequence | None = None,
+    on_round: Callable[[Round], None] = lambda done: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Generator[Piece, None, Answer]:
+    """Answer one request piece by piece: after the prefill and after every round that added something.
 
     Args:
         source: where drafts come from; begun and ended here.
         clock: monotonic seconds, for the figures only.
         kept: the KV of earlier answers of this engine; what this prompt begins with is not run again.
-        on_piece: called after the prefill and after every round that added something.
         on_round: called after every round with its figures.
         cancelled: asked between passes; True ends the answer with what it has.
 
@@ -57,19 +88,30 @@ def decode(
         EngineError: the engine cannot open a sequence of this length.
     """
     check_prompt(request)
-    answering = _Answering(engine, tokenizer, request, source, clock, kept, on_piece, on_round)
+    pieces: list[Piece] = []
+    answering = _Answering(engine, tokenizer, request, source, clock, kept, pieces.append, on_round)
     prompt = [int(token) for token in request.prompt]
     source.begin(prompt, "greedy" if request.sampling.temperature == 0 else "sampled")
     try:
         answering.prefill(cancelled)
+        yield from _drained(pieces)
         while answering.finish_reason is None:
             if cancelled():
                 answering.finish_reason = CANCELLED
             else:
                 answering.round()
+            yield from _drained(pieces)
     finally:
         source.end()
-    return answering.answer()
+    answer = answering.answer()
+    yield from _drained(pieces)
+    return answer
+
+
+def _drained(pieces: list[Piece]) -> list[Piece]:
+    taken = pieces[:]
+    pieces.clear()
+    return taken
 
 
 def fit(tree: DraftTree, shape: DraftShape, vocab_size: int) -> DraftTree:

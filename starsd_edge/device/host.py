@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ def run_command(command: Sequence[str]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
+
+
+def name_of_target(given: str | None = None) -> str:
+    """What a target is called, as text that can be sent: the given name, else this machine's."""
+    return (given or socket.gethostname()).encode(errors="replace").decode() or "target"
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,8 @@ class DecodeBench:
         shape: DraftShape,
         stack: ExitStack,
     ) -> None:
+        from starsd_jetson.api import hub_drafts
+
         self._progress(f"starting a {title}")
         arguments = ["--threads", str(threads), "--require-drafter"]
         if drafter == HubDrafter.DRAFT.value and self._options.draft is not None:
@@ -190,9 +192,8 @@ class DecodeBench:
         url = stack.enter_context(hub_process(arguments))
         link = stack.enter_context(bench_modes.hub_link(url, target, shape))
         self._links[name] = link
-        self._add(
-            bench_modes.OurMode(name, target, bench_modes.hub_drafts(link, self._options.draft_wait), shape), title
-        )
+        source = hub_drafts(link.open_channel, self._options.draft_wait)
+        self._add(bench_modes.OurMode(name, target, source, shape), title)
 
     def _add_rivals(self, path: Path | None, bundle: Bundle) -> None:
         """Those that are installed and can read the checkpoint; a note for each of the others."""

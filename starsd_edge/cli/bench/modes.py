@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -79,22 +78,12 @@ def hub_link(url: str, target: Target, shape: DraftShape) -> Iterator[HubLink]:
     Raises:
         HubError: the hub refuses the target.
     """
-    from starsd_jetson.hub_address import HubAddress
-    from starsd_jetson.hub_link import HubLink
+    from starsd_jetson.api import hub_address, link_to
 
     hello = target.hello("bench", shape, target.context(None))
-    with HubLink(HubAddress.parse(url), hello, lambda line: None, time.monotonic, random.random) as link:
+    with link_to(hub_address(url), hello) as link:
         link.wait_for_hub(_CONNECT_S)
         yield link
-
-
-def hub_drafts(link: HubLink, draft_wait_s: float | None) -> DraftSource:
-    """Drafts as `run-target --hub --draft-wait` takes them."""
-    from starsd_jetson.drafting import NgramDrafts
-    from starsd_jetson.hub_drafting import HubDrafts
-    from starsd_jetson.wait_policy import WaitPolicy
-
-    return HubDrafts(link.open_channel, NgramDrafts(), WaitPolicy(draft_wait_s), time.monotonic)
 
 
 def checkpoint_path(wanted: str | None, source: str) -> Path | None:

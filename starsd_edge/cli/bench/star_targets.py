@@ -160,15 +160,14 @@ class ReplayCrowd:
         return links
 
     def _link(self, url: str, name: str) -> HubLink:
-        from starsd_jetson.hub_address import HubAddress
-        from starsd_jetson.hub_link import HubLink
+        from starsd_jetson.api import hub_address, link_to
         from starsd_jetson.target import Target
 
         engine = ReplayEngine(self._setup.traces.texts[0], self._setup.traces.source)
         target = Target(self._setup.bundle, engine, self._setup.tokenizer)
         hello = target.hello(name, self._point.shape, target.context(None))
         luck = random.Random(f"{self._setup.seed} {name} link")  # noqa: S311
-        return HubLink(HubAddress.parse(url), hello, lambda line: None, time.monotonic, luck.random)
+        return link_to(hub_address(url), hello, luck=luck.random)
 
     def _run(self, number: int, log: TargetLog, link: HubLink | None, reports: TargetReports | None) -> None:
         try:
@@ -213,9 +212,8 @@ class ReplayCrowd:
             log.inexact += list(answer.token_ids) != expected
 
     def _source(self, log: TargetLog, link: HubLink | None) -> DraftSource:
+        from starsd_jetson.api import hub_drafts
         from starsd_jetson.drafting import NoDrafts
-        from starsd_jetson.hub_drafting import HubDrafts
-        from starsd_jetson.wait_policy import WaitPolicy
 
         if link is None:
             return NoDrafts()
@@ -225,7 +223,7 @@ class ReplayCrowd:
             channel = hub.open_channel(prompt, sampling_kind)
             return WatchedChannel(channel, log, time.monotonic)
 
-        return HubDrafts(open_channel, NoDrafts(), WaitPolicy(self._point.wait_s), time.monotonic)
+        return hub_drafts(open_channel, self._point.wait_s, fallback=NoDrafts())
 
 
 def _share_of(now: Sequence[int], before: Sequence[int], more: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +24,6 @@ from starsd_edge.protocol.codes import DEFAULT_PORT
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 
 if TYPE_CHECKING:
-    from starsd_jetson.hub_address import HubAddress
     from starsd_jetson.target import Target
 
 Progress = Callable[[str], None]
@@ -44,6 +41,8 @@ def check_all(options: DoctorOptions, progress: Progress) -> Findings:
         UsageError: the hub's address is none.
     """
     if options.hub:
+        from starsd_jetson.api import hub_address
+
         hub_address(options.hub, None)  # a wrong one is known before anything is looked at
     names = [*options.bundles] or bundle_names()
     progress("the machine")
@@ -118,13 +117,13 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, pro
 
 def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Finding]:
     """As a target with this bundle meets it, or one with none."""
-    from starsd_jetson.hub_link import HubLink
+    from starsd_jetson.api import hub_address, link_to
 
     assert options.hub is not None  # noqa: S101 (asked before)
     try:
         address = hub_address(options.hub, options.token_file)
         hello = _nobody() if target is None else hello_of(target)
-        with HubLink(address, hello, lambda line: None, time.monotonic, random.random) as link:
+        with link_to(address, hello) as link:
             link.wait_for_hub(CONNECT_S)
             welcome = link.welcome
     except StarsdError as error:
@@ -134,17 +133,6 @@ def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Findin
     bundle = None if target is None else target.bundle
     name = None if bundle is None else bundle.path.name
     yield from check_welcome(options.hub, name, None if bundle is None else bundle.manifest.fingerprints, welcome)
-
-
-def hub_address(url: str, token_file: Path | None) -> HubAddress:
-    """The address and its token.
-
-    Raises:
-        UsageError: either is none.
-    """
-    from starsd_jetson.hub_address import HubAddress
-
-    return HubAddress.parse(url, None if token_file is None else read_token(token_file))
 
 
 def hello_of(target: Target) -> Hello:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import bundle_names
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench.modes import OurMode, without_end
-from starsd_edge.cli.doctor.machine import CONNECT_S, hello_of, hub_address
+from starsd_edge.cli.doctor.machine import CONNECT_S, hello_of
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.doctor.curve_store import KeptCurves, curve_key, keep_curves, load_curves
 from starsd_edge.doctor.findings import Finding, Findings, Level
@@ -61,17 +60,17 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
         HubError: the hub cannot be reached, or refuses.
         StarsdError: the bundle cannot be run.
     """
+    from starsd_jetson.api import hub_address, link_to
+    from starsd_jetson.target import Target
+
     check_device(options.device)
     address = hub_address(url, options.token_file)
     name = _only_bundle(options.bundles)
-    from starsd_jetson.hub_link import HubLink
-    from starsd_jetson.target import Target
-
     threads = options.threads or usable_cores()
     progress(f"loading {name}")
     target = without_end(Target.open(load_bundle(find_bundle(name)), options.device, threads))
     with ExitStack() as stack:
-        link = stack.enter_context(HubLink(address, hello_of(target), lambda line: None, time.monotonic, random.random))
+        link = stack.enter_context(link_to(address, hello_of(target)))
         link.wait_for_hub(CONNECT_S)
         checks = _NetworkChecks(url, target, link, threads, options, progress)
         return Findings([*checks.findings()], checks.figures)
@@ -159,14 +158,13 @@ class _NetworkChecks:
         return keep_curves(key, manifest, {committed: times})
 
     def _trial(self, prompts: Sequence[Sequence[int]]) -> Trial | None:
+        from starsd_jetson.api import hub_drafts
         from starsd_jetson.drafting import NoDrafts
-        from starsd_jetson.hub_drafting import HubDrafts
         from starsd_jetson.target import draft_shape
-        from starsd_jetson.wait_policy import WaitPolicy
 
         shape = draft_shape(self.target.engine.spec, None, None, None)
         new_tokens = min(NEW_TOKENS, self.target.context(None) - max(map(len, prompts)))
-        source = HubDrafts(self.link.open_channel, NoDrafts(), WaitPolicy(DRAFT_WAIT_S), time.monotonic)
+        source = hub_drafts(self.link.open_channel, DRAFT_WAIT_S, fallback=NoDrafts())
         plain, hub = OurMode("plain", self.target, NoDrafts(), shape), OurMode("hub", self.target, source, shape)
         self.progress("waiting for the hub's drafter")
         until = time.monotonic() + WARM_UP_S

@@ -10,7 +10,6 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.errors import UsageError
-from starsd_edge.key_file import read_token
 
 if TYPE_CHECKING:
     from starsd_edge.telemetry.monitor.feed_client import FeedClient
@@ -84,8 +83,8 @@ def feed_client(hub: str, token_file: Path | None) -> FeedClient:
     import time
 
     from starsd_edge.telemetry.monitor.feed_client import FeedClient
-    from starsd_jetson.hub_address import HubAddress
+    from starsd_jetson.api import hub_address
     from starsd_jetson.hub_endings import Backoff
 
-    address = HubAddress.parse(hub, None if token_file is None else read_token(token_file))
+    address = hub_address(hub, token_file)
     return FeedClient(address.url, address.headers, Backoff(random.random), time.monotonic)

@@ -52,7 +52,7 @@ class AnswerRun:
                 self.output.failure(number, len(prompts), str(error))
                 code = StarsdError.exit_code  # a prompt that is refused is no wrong option
                 continue
-            link_figures = self.setup.link.figures if self.setup.link else link_figures
+            link_figures = self.setup.opened.figures
             figures = Figures()
             for sums in (figures, total):
                 sums.add(len(answer.token_ids), answer.prefill_s, answer.decode_s, answer.stats)
@@ -62,9 +62,9 @@ class AnswerRun:
         return INTERRUPTED if self.interrupted() else code
 
     def _answer(self, prompt: str, raw: bool) -> Answer:
-        request = replace(self.setup.request, prompt=self.setup.target.encode(prompt, raw))
+        request = replace(self.setup.request, prompt=self.setup.opened.target.encode(prompt, raw))
         log.debug("answering a prompt of %d tokens", len(request.prompt))
-        return self.setup.answer(request, self.output.piece, self.interrupted)
+        return self.setup.answers.answer(request, self.output.piece, self.interrupted)
 
 
 STANDARD_INPUT = Path("-")

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from starsd_edge.cli.run_target.options import RunTargetOptions
     from starsd_edge.cli.run_target.setup import TargetSetup
     from starsd_jetson.decoder import Answer, Piece
-    from starsd_jetson.kept_sequence import KeptSequence
 
 _COLOURS = {HUB: "\x1b[36m", NGRAM: "\x1b[33m"}
 """Cyan and yellow: told apart on dark and light ground, and by those who do not tell red from green."""
@@ -51,8 +50,6 @@ def run_chat(setup: TargetSetup, options: RunTargetOptions, streams: TextStreams
     Raises:
         KeyboardInterrupt: Ctrl-C, unless somebody sits at a terminal.
     """
-    from starsd_jetson.kept_sequence import KeptSequence
-
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     settings = ChatSettings(setup.request, options.sampling, options.length.max_tokens)
     words = [f"/{name}" for name in commands()]
@@ -62,7 +59,6 @@ def run_chat(setup: TargetSetup, options: RunTargetOptions, streams: TextStreams
         streams,
         line_reader(sys.stdin, streams, is_terminal, words, interrupts),
         interrupts,
-        KeptSequence(),
         lambda: secrets.randbits(64),
         (lambda: without_echo(sys.stdin)) if is_terminal else nullcontext,
         is_terminal,
@@ -80,7 +76,6 @@ class Chat:
     Attributes:
         read_line: where messages come from.
         interrupted: tells of Ctrl-C.
-        kept: the KV from answer to answer.
         new_seed: for each answer where none is set.
         undisturbed: while an answer comes, keeps what is typed out of it.
         is_terminal: somebody sits there.
@@ -91,7 +86,6 @@ class Chat:
     streams: TextStreams
     read_line: ReadLine
     interrupted: Interrupts
-    kept: KeptSequence
     new_seed: Callable[[], int]
     undisturbed: Callable[[], AbstractContextManager[None]]
     is_terminal: bool
@@ -119,7 +113,7 @@ class Chat:
 
     def _greet(self) -> None:
         if self.is_terminal:
-            name = printable(self.setup.target.bundle.path.name)
+            name = printable(self.setup.opened.target.bundle.path.name)
             self.streams.say(f"{name}, {self.setup.request.context} tokens of context")
             self.streams.say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D the chat")
         if self.state.tint and self.has_colour:
@@ -182,18 +176,18 @@ class Chat:
     def _check_system(self, conversation: Conversation) -> None:
         """Some templates take no system prompt: that is said when it is set, not at every message."""
         if conversation.system != self.state.conversation.system:
-            self.setup.target.tokenizer.encode_chat(replace(conversation, turns=()).messages("?"))
+            self.setup.opened.target.tokenizer.encode_chat(replace(conversation, turns=()).messages("?"))
 
     def _answer(self, conversation: Conversation, message: str) -> None:
         """Answer a message that follows this conversation, and go on from there."""
         settings = self.state.settings
-        encode = self.setup.target.tokenizer.encode_chat
+        encode = self.setup.opened.target.tokenizer.encode_chat
         context = self.setup.request.context
         fitted, prompt = fit(conversation, message, encode, context, settings.max_tokens)
         seed = self.new_seed() if settings.sampling.seed is None else settings.sampling.seed
         request = settings.request(prompt, seed)
         with self.undisturbed():
-            answer = self.setup.answer(request, self._show, self.interrupted, self.kept)
+            answer = self.setup.answers.answer(request, self._show, self.interrupted)
         self.streams.end_line()
         if answer.finish_reason != "stop":
             self.streams.say(_remark(answer, settings.max_tokens))
@@ -221,7 +215,7 @@ class Chat:
         if self.last is None:
             raise UsageError("there are no figures yet: nothing has been answered")
         answer, seed = self.last
-        link = self.setup.link.figures if self.setup.link else LinkFigures()
+        link = self.setup.opened.figures
         figures = Figures()
         figures.add(len(answer.token_ids), answer.prefill_s, answer.decode_s, answer.stats)
         prompt = f"{answer.prompt_tokens} tokens, {answer.reused_tokens} of them read before"
@@ -230,7 +224,7 @@ class Chat:
             [("finish_reason", answer.finish_reason), ("prompt", prompt), *figures.lines(link), ("seed", str(seed))]
         )
         self.streams.say(f"answers of this chat: {self.total.answers}")
-        self.streams.table([*self.total.lines(link), ("hub", _hub(self.setup.link is not None, link))])
+        self.streams.table([*self.total.lines(link), ("hub", _hub(self.setup.opened.link is not None, link))])
 
 
 def _hub(is_named: bool, link: LinkFigures) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -198,8 +197,9 @@ class HubOptions:
     @property
     def target_name(self) -> str:
         """What the hub is told: every board has a host name, and a name that all share tells nobody apart."""
-        name = self.name or socket.gethostname()
-        return name.encode(errors="replace").decode() or "target"
+        from starsd_edge.device.host import name_of_target
+
+        return name_of_target(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
