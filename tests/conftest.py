@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE
 from starsd_edge.bundles.catalogue import resolve_model
-from starsd_edge.cli.settings.values import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.text.tokenizer import Tokenizer

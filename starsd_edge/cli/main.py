@@ -26,10 +26,10 @@ from typing import Annotated, NoReturn, TextIO
 
 import typer
 
-from starsd_edge import __version__
+from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX, __version__
 from starsd_edge.cli.extras import missing_extra
 from starsd_edge.cli.settings.loading import load_settings
-from starsd_edge.cli.settings.values import CONFIG_VARIABLE, TRACEBACK_VARIABLE, VARIABLE_PREFIX, Settings, path_of
+from starsd_edge.cli.settings.values import TRACEBACK_VARIABLE, Settings, path_of
 from starsd_edge.errors import StarsdError, UsageError
 
 PROGRAM = "starsd-edge"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
+from starsd_edge.hub_process import hub_process
 from starsd_edge.runtime.engine import Step
 from starsd_jetson import engines
 from starsd_jetson import target as target_module

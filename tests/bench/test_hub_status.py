@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from starsd_edge.cli.bench.star_probe import HubWatcher
-from starsd_edge.cli.hub_process import read_status
 from starsd_edge.errors import StarsdError
+from starsd_edge.hub_process import read_status
 from tests.support.hub_client import running_hub
 
 

@@ -18,8 +18,8 @@ from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
 from starsd_edge.bench.star_runs import HubPlan, Point, TargetLog
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup, WatchedChannel
-from starsd_edge.cli.hub_process import read_status
 from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.hub_process import read_status
 from starsd_edge.protocol.target_side import DraftArrived, TargetSession
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.speculation.sampling import SamplingParams

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from starsd_edge.cli.demo.star import DemoPlan, DemoStar, DemoTargetResult, HubWatch
 from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary
-from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.errors import StarsdError
+from starsd_edge.hub_process import hub_process
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedLink
@@ -133,7 +133,7 @@ from rich.console import Console
 from starsd_edge.cli import main
 from starsd_edge.cli.demo.star import Star, StarPlan
 from starsd_edge.cli.demo.view import PlainView
-from starsd_edge.cli.hub_process import hub_process
+from starsd_edge.hub_process import hub_process
 import typer
 def build():
     app = typer.Typer()

@@ -20,9 +20,9 @@ from starsd_edge.cli.bench import modes as bench_modes
 from starsd_edge.cli.bench import modes as bench_rivals
 from starsd_edge.cli.bench.options import BenchDecodeOptions, HubDrafter
 from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.hub_process import hub_process
 from starsd_edge.cli.run_draft.setup import drafter_kind
 from starsd_edge.errors import UsageError
+from starsd_edge.hub_process import hub_process
 from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.tree import DraftShape
 

@@ -38,8 +38,8 @@ from starsd_edge.cli.bench.star_options import BenchStarOptions
 from starsd_edge.cli.bench.star_probe import HubWatcher
 from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
 from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.hub_process import read_status
 from starsd_edge.errors import UsageError
+from starsd_edge.hub_process import read_status
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.bench.star_runs import HubPlan, written_shape
 from starsd_edge.cli.bench.timing_hub import PROGRAM
 from starsd_edge.cli.draft_shapes import AUTO
-from starsd_edge.cli.hub_process import hub_process
+from starsd_edge.hub_process import hub_process
 
 _MAX_SESSIONS = 8192
 

@@ -18,8 +18,8 @@ import psutil
 
 from starsd_edge.bench.figures import percentile
 from starsd_edge.bench.star_runs import HubProcess
-from starsd_edge.cli.hub_process import own_environment
 from starsd_edge.errors import StarsdError
+from starsd_edge.hub_process import own_environment
 
 _EVERY_S = 0.05
 _TIMEOUT_S = 10.0

@@ -51,9 +51,9 @@ def demo(options: DemoOptions) -> None:
     from starsd_edge.bundles.catalogue import find_bundle
     from starsd_edge.cli.demo.star import DemoPlan, DemoStar, HubWatch
     from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary, view_console
-    from starsd_edge.cli.hub_process import hub_process
     from starsd_edge.cli.monitor.command import feed_client
     from starsd_edge.cli.streams import shows_panels
+    from starsd_edge.hub_process import hub_process
 
     cores = os.cpu_count() or 1
     threads = max(1, cores // (options.targets + 1))

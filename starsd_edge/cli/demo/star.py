@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starsd_edge.children import end_with_parent
-from starsd_edge.cli.hub_process import PROGRAM, meanwhile, own_environment
+from starsd_edge.cli.tasks import meanwhile
+from starsd_edge.hub_process import PROGRAM, own_environment
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from starsd_edge.cli.hub_process import end_task
+from starsd_edge.cli.tasks import end_task
 from starsd_edge.telemetry.feed import FeedError, Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import typer
 
+from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.cli.options import OptionField
 from starsd_edge.cli.settings.files import TomlError, expanded, is_there, parse_toml, usual_files
 from starsd_edge.cli.settings.values import (
-    CONFIG_VARIABLE,
     TRACEBACK_VARIABLE,
-    VARIABLE_PREFIX,
     CommandPath,
     Faults,
     Found,

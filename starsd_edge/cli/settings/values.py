@@ -15,8 +15,6 @@ import typer
 
 from starsd_edge.cli.options import OptionField, option_fields, options_kind
 
-VARIABLE_PREFIX = "STARSD_"
-CONFIG_VARIABLE = "STARSD_CONFIG"
 TRACEBACK_VARIABLE = "STARSD_TRACEBACK"
 """Set to anything: a fault of ours ends in its traceback."""
 

@@ -1,11 +1,10 @@
-"""A hub in a process of its own, for as long as a demo or a bench needs it.
+"""A hub in a process of its own: for programs that embed one, for the demo and for benchmarks.
 
 What the program starts for itself is told all by arguments; the user's configuration is for what the user starts.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import os
@@ -15,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from types import TracebackType
 from typing import IO
 from urllib.parse import urlsplit
 
 import msgspec
 
+from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.bundles.cache import CACHE_VARIABLE
 from starsd_edge.children import end_with_parent
-from starsd_edge.cli.settings.values import CONFIG_VARIABLE, VARIABLE_PREFIX
 from starsd_edge.errors import StarsdError
 from starsd_edge.telemetry.hub_facts import HubFacts
 
@@ -33,9 +34,87 @@ _START_S = 120.0  # loading a draft model from a slow disk
 _GRACE_S = 5.0  # from asking a process to end until it is killed
 
 
+def start_hub(
+    *bundles: str | Path,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    key_file: str | Path | None = None,
+    device: str | None = None,
+    options: Sequence[str] = (),
+) -> RunningHub:
+    """Start a hub in a process of its own; close it, or use it as a context manager. It ends with this process.
+
+    Args:
+        bundles: directories or names of bundles to draft with; without one it drafts by n-grams.
+        host: address to listen on; any other than a loopback one demands a key.
+        port: 0 takes a free one.
+        key_file: file with the key that targets have to show.
+        device: where it runs heads: "auto", "cpu" or "cuda"; None leaves it to the program.
+        options: more options of `starsd-edge run-draft`, as on the command line.
+
+    Raises:
+        StarsdError: it does not start; the line says why.
+    """
+    said: list[str] = [*map(str, bundles), "--host", host]
+    if key_file is not None:
+        said += ["--token-file", str(key_file)]
+    if device is not None:
+        said += ["--device", device]
+    return RunningHub([*PROGRAM, "run-draft", *said, *options, "--port", str(port)])
+
+
+class RunningHub:
+    """A hub that was started here.
+
+    Attributes:
+        url: its ws:// address.
+
+    Raises:
+        StarsdError: it does not start; the line says why.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        with tempfile.TemporaryFile() as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=own_environment(),
+                start_new_session=True,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
+            )
+            try:
+                self.url = _address(self._process, log)
+            except BaseException:
+                self.close()
+                raise
+
+    def status(self) -> HubFacts:
+        """What `/status` shows, of a hub that asks for no key.
+
+        Raises:
+            StarsdError: it does not answer.
+        """
+        return read_status(self.url)
+
+    def close(self) -> None:
+        """End it; targets go on by themselves."""
+        _end(self._process)
+
+    def __enter__(self) -> RunningHub:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 @contextlib.contextmanager
 def hub_process(arguments: Sequence[str], program: Sequence[str] = PROGRAM) -> Iterator[str]:
-    """Start `starsd-edge run-draft` with these arguments on a free loopback port; its ws:// address.
+    """A hub with these arguments of `run-draft` on a free loopback port, for as long as a demo or a bench needs it; its
+    ws:// address.
 
     Args:
         program: what `starsd-edge` is.
@@ -43,21 +122,8 @@ def hub_process(arguments: Sequence[str], program: Sequence[str] = PROGRAM) -> I
     Raises:
         StarsdError: it does not start; the line says why.
     """
-    command = [*program, "run-draft", *arguments, "--port", "0"]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=own_environment(),
-            start_new_session=True,
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),
-        )
-        try:
-            yield _address(process, log)
-        finally:
-            _end(process)
+    with RunningHub([*program, "run-draft", *arguments, "--port", "0"]) as hub:
+        yield hub.url
 
 
 def own_environment() -> dict[str, str]:
@@ -136,25 +202,3 @@ def read_status(url: str) -> HubFacts:
         raise StarsdError(f"the hub at {url} gives no status: {error or type(error).__name__}") from None
     finally:
         connection.close()
-
-
-_INSIST_S = 0.5
-
-
-async def end_task(task: asyncio.Task[None]) -> None:
-    """Cancel, and insist: before Python 3.12, `wait_for` swallows a cancellation that meets its result."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=_INSIST_S)
-
-
-@contextlib.asynccontextmanager
-async def meanwhile(other: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Run it until the block ends; what it failed with is raised then."""
-    task = asyncio.create_task(other)
-    try:
-        yield
-    finally:
-        await end_task(task)
-    if not task.cancelled():
-        task.result()
