@@ -302,7 +302,7 @@ class Resync(msgspec.Struct, frozen=True, array_like=True, tag=6):
     tag: Tag
     """The session."""
     from_row: Count
-    """The row to go on from: as many as are held."""
+    """The row to go on from: the first that the hub lacks."""
 
 
 class Probed(msgspec.Struct, frozen=True, array_like=True, tag=8):

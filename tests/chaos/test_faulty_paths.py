@@ -15,6 +15,7 @@ import pytest
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.telemetry import hub_opening
 from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson import hub_link, hub_socket
 from starsd_jetson.decoder import Answer
@@ -34,7 +35,7 @@ Fault = Callable[[Proxy], None]
 def impatient_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a link does after five or ten silent seconds it does after one or two here."""
     monkeypatch.setattr(hub_socket, "HEARTBEAT_S", 1.0)
-    monkeypatch.setattr(hub_socket, "OPEN_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(hub_opening, "OPEN_TIMEOUT_S", 2.0)
     monkeypatch.setattr(hub_link, "WELCOME_TIMEOUT_S", 2.0)
 
 

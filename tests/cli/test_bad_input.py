@@ -241,7 +241,6 @@ def test_a_slip_of_the_pen(cli: CommandLine, command: str, says: str) -> None:
         (f"{ASK} --logit-bias x", "--logit-bias takes ID=VALUE"),
         (f"{ASK} --log-level loud", "'--log-level': 'loud' is not one of"),
         (f"{ASK} --device gpu", "no device 'gpu': --device is cpu, cuda or jetson"),
-        (f"run-target letters --prompt {'a' * 200}", "128"),
         (f"{ASK} --chat", "leave out --prompt and --prompts"),
         ("run-target letters --chat --raw", "leave out --raw"),
         ("run-target letters --chat --json", "leave out --json"),
@@ -291,7 +290,6 @@ def test_options_that_cannot_be(cli: CommandLine, taken: int, command: str, says
     [
         ("[run-target]\nhubb = 'ws://desk:8317'\n", "[run-target] has no key 'hubb': did you mean hub?"),
         ("[run-targt]\n", "no command has the table [run-targt]: did you mean [run-target]"),
-        ("[bench.decod]\n", "no command has the table [bench.decod]: did you mean [bench.decode]?"),
         ("hub = 'ws://desk:8317'\n", "hub belongs into the table of a command: [run-target]"),
         ("[run-target]\nmax-tokens = 'many'\n", 'max-tokens must be a whole number, not "many"'),
         ("[run-target]\nmax-tokens = 0\n", "greater than or equal to 1 (set in options.toml, [run-target])"),
@@ -310,4 +308,16 @@ def test_a_file_of_options_that_cannot_be(cli: CommandLine, place: Path, text: s
     [("missing.toml", "No such file"), ("empty", "Is a directory"), ("latin1.txt", "is not UTF-8 text")],
 )
 def test_what_is_no_file_of_options(cli: CommandLine, file: str, says: str) -> None:
-    assert says in line_of(cli, f"--config {file} config path", 2)
+    assert says in line_of(cli, f"--config {file} config show", 2)
+
+
+def test_a_prompt_that_is_too_long_is_no_wrong_option(cli: CommandLine) -> None:
+    """A service that ends with 2 is not started again."""
+    assert "128" in line_of(cli, f"run-target letters --prompt {'a' * 200}", 1)
+
+
+def test_a_wrong_table_of_a_group_stops_its_commands_and_no_others(cli: CommandLine, place: Path) -> None:
+    (place / "options.toml").write_text("[bench.decod]\n")
+    says = "no command has the table [bench.decod]: did you mean [bench.decode]?"
+    assert says in line_of(cli, "--config options.toml bench decode letters", 2)
+    assert cli(*f"--config options.toml {ASK}".split()).code != 2

@@ -6,12 +6,12 @@ import io
 
 import pytest
 
-from starsd_edge.cli.run_target.chat_input import Entry, ReadLine, line_reader, read_entry
+from starsd_edge.cli.run_target.chat_input import Entry, Interrupts, ReadLine, line_reader, read_entry
 from starsd_edge.cli.streams import TextStreams
 
 
 def reader(text: str) -> ReadLine:
-    return line_reader(io.StringIO(text), TextStreams(io.StringIO(), io.StringIO()), False, ())
+    return line_reader(io.StringIO(text), TextStreams(io.StringIO(), io.StringIO()), False, (), Interrupts())
 
 
 def lines(*typed: str) -> ReadLine:
