@@ -311,6 +311,7 @@ def test_what_is_no_file_of_options(cli: CommandLine, file: str, says: str) -> N
     assert says in line_of(cli, f"--config {file} config show", 2)
 
 
+@pytest.mark.usefixtures("place")
 def test_a_prompt_that_is_too_long_is_no_wrong_option(cli: CommandLine) -> None:
     """A service that ends with 2 is not started again."""
     assert "128" in line_of(cli, f"run-target letters --prompt {'a' * 200}", 1)

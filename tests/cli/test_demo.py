@@ -131,7 +131,7 @@ import asyncio, signal, sys
 from pathlib import Path
 from rich.console import Console
 from starsd_edge.cli import main
-from starsd_edge.cli.demo.star import Star, StarPlan
+from starsd_edge.cli.demo.star import DemoPlan, DemoStar
 from starsd_edge.cli.demo.view import PlainView
 from starsd_edge.hub_process import hub_process
 import typer
@@ -141,8 +141,8 @@ def build():
     @app.command()
     def star():
         with hub_process(["draft"], sys.argv[1:]) as hub:
-            plan = StarPlan(Path("target"), hub, ("hang", "hang"), 5, 1)
-            asyncio.run(Star(plan, PlainView(Console(), ["a", "b"]), sys.argv[1:]).run())
+            plan = DemoPlan(Path("target"), hub, ("hang", "hang"), 5, 1)
+            asyncio.run(DemoStar(plan, PlainView(Console(), ["a", "b"]), sys.argv[1:]).run())
     return app
 main.build_app = build
 signal.signal(signal.SIGTERM, main._terminate)
