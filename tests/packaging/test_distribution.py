@@ -101,7 +101,8 @@ def test_the_sdist_holds_what_builds_and_tests_it(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"pyproject.toml", "README.md", "LICENSE", "scripts/test.sh", "scripts/demo.sh", "tests/conftest.py"}
-    assert needed <= names
+    pages = {str(page.relative_to(ROOT)) for pattern in ("*.md", "docs/*", "*/README.md") for page in ROOT.glob(pattern)}
+    assert needed | pages <= names
 
 
 def test_the_command_runs_from_another_directory(fresh_python: Path, tmp_path: Path) -> None:
