@@ -1,5 +1,5 @@
-"""The map of the repository and the READMEs of its parts name files and folders that are there, and the map every folder
-of the product.
+"""The map of the repository names files and folders that are there, and every folder of the product; the READMEs of its
+parts name modules that are there.
 """
 
 from __future__ import annotations
