@@ -28,7 +28,7 @@ Samples = Annotated[list[Seconds], Meta(min_length=1, max_length=1_000_000)]
 OURS, PLAIN = "starsd-edge", "plain"
 _SWEEPS = ("law", "scale")
 _MOST_BYTES = 64 << 20
-_HOW = "see `starsd-edge plan --help` and the README for what --from takes"
+_HOW = "see `starsd-edge plan --help` and docs/planning.md for what --from takes"
 
 
 class MeasuredTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -316,8 +316,9 @@ def test_what_only_the_command_can_refuse_tells_where_else_options_come_from(tar
     assert "config show" not in target.cli.refused("--config", file, "monitor", "http://desk")
 
 
-def test_the_example_in_the_readme_is_understood(cli: CommandLine, file: Path) -> None:
-    (example,) = [block for block in (ROOT / "README.md").read_text().split("```") if "\n[run-target]\n" in block]
+def test_the_example_in_the_page_is_understood(cli: CommandLine, file: Path) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    (example,) = [block for block in page.split("```") if "\n[run-target]\n" in block]
     file.write_text(example)
     ended = cli("--config", file, "config", "show")
     assert (ended.code, ended.err) == (0, "")

@@ -171,7 +171,7 @@ def test_an_answer_cut_off_says_by_what(chat: Chat) -> None:
 
 ROOT = Path(__file__).parents[2]
 PAGES = [file for pattern in ("*.md", "docs/*.md", "*/README.md", "*/deploy/*") for file in ROOT.glob(pattern)]
-PROGRAM = sorted((ROOT / "starsd_edge" / "cli").glob("chat*.py"))
+PROGRAM = sorted((ROOT / "starsd_edge" / "cli" / "run_target").glob("chat*.py"))
 HTTP_PAGES = {"/healthz", "/readyz", "/status", "/metrics"}
 
 
@@ -193,6 +193,7 @@ def test_commands_of_a_chat_are_found_where_they_stand() -> None:
 def test_commands_that_documents_and_the_program_name_do_something(chat: Chat) -> None:
     written = set.union(*(written_commands(page.read_text(encoding="utf-8")) for page in PAGES if page.is_file()))
     assert {"/help", "/quit", "/reset"} <= written
+    assert PROGRAM
     for file in PROGRAM:  # in its messages they stand between words
         written |= set(re.findall(r"(?<![\w/.])/[a-z-]+(?=[ ;,:)'\"]|$)", file.read_text(encoding="utf-8")))
     for command in sorted(written - {"/quit"}):

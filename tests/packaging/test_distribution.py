@@ -101,7 +101,9 @@ def test_the_sdist_holds_what_builds_and_tests_it(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"pyproject.toml", "README.md", "LICENSE", "scripts/test.sh", "scripts/demo.sh", "tests/conftest.py"}
+    pages = {str(page.relative_to(ROOT)) for kind in ("*.md", "docs/*", "[a-z]*/README.md") for page in ROOT.glob(kind)}
     assert needed <= names
+    assert pages - names == set()
 
 
 def test_the_command_runs_from_another_directory(fresh_python: Path, tmp_path: Path) -> None:

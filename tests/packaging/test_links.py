@@ -1,4 +1,4 @@
-"""Links between the pages lead somewhere: to a file of the checkout, and to a heading that it has."""
+"""Links between the pages lead somewhere: to a file of the checkout, and to a heading that it has; figures agree."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_links_are_found() -> None:
     assert sum(1 for page in PAGES for _ in links(page)) > 30
+
+
+def test_the_figures_in_the_readme_are_those_of_the_page_about_measuring() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## What it gives\n")[2].partition("\n## ")[0]
+    figures = set(re.findall(r"\d+\.\d+|\d{2,}", re.sub(r"\(.*?\)", "", table)))
+    page = (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8").partition("\n## Figures\n")[2]
+    assert len(figures) > 15
+    assert figures - set(re.findall(r"\d+\.\d+|\d{2,}", page)) == set()

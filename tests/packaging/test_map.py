@@ -1,9 +1,13 @@
-"""The map of the repository names files and folders that are there, and every folder of the product."""
+"""The map of the repository names files and folders that are there, and every folder of the product; the READMEs of its
+parts name modules that are there.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 MAP = (ROOT / "ARCHITECTURE.md").read_text()
@@ -22,3 +26,13 @@ def test_the_table_of_folders_has_every_part_of_the_product() -> None:
     places = {str(folder.parent.relative_to(ROOT)) for folder in ROOT.glob("*/starsd_*/__init__.py")}
     table = MAP.partition("\n## Folders\n")[2].partition("\n## ")[0]
     assert set(FOLDER_ROW.findall(table)) == core | places
+
+
+@pytest.mark.parametrize("package", ["server/starsd_server", "jetson/starsd_jetson"])
+def test_the_modules_in_the_readme_of_a_part_are_there(package: str) -> None:
+    page = (ROOT / package).with_name("README.md").read_text()
+    table = page.partition("| module | what it does |\n|---|---|\n")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert len(named) > 10
+    here = {file.stem for file in (ROOT / package).iterdir()}
+    assert [name for name in named if name not in here] == []

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from typer.main import get_command
 
-from starsd_edge.cli import options
+from starsd_edge.cli import config, options
 from starsd_edge.cli.main import PROGRAM, build_app
 from starsd_edge.cli.settings.values import Settings
 
@@ -49,7 +49,8 @@ def _program() -> Any:
     return get_command(build_app())
 
 
-_assemble = options.assemble
+# Read before it is replaced for a moment: a module that is first imported meanwhile would keep the replacement.
+_assemble = config.assemble
 
 
 def read_command(arguments: Sequence[str]) -> Any:
