@@ -53,7 +53,7 @@ from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
 from starsd_server.shapes import ShapeControllers, share
-from starsd_server.worker import Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
+from starsd_server.worker import Broken, Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
 
 log = logging.getLogger(__name__)
 
@@ -93,16 +93,16 @@ class Hub:
         )
         self._queue = WorkQueue(DraftQueue(scheduler, settings.drafting.max_batch), clock)
         self._shapes = ShapeControllers(clock, settings.drafting.shape)
+        self._drafter_pool = DrafterPool(self._drafters, clock)
         self._protocol = HubProtocol(
             self._hub_id,
-            registry.offer,
+            lambda hello: registry.offer(hello, lambda kind: self._drafter_pool.health[kind].broken or None),
             settings.limits,
             lambda: secrets.token_bytes(TAG_BYTES),
             self._door.own_port if self._own_ports else None,
             self._queue.waiting_bytes,
             self._shapes,
         )
-        self._drafter_pool = DrafterPool(self._drafters, clock)
         self._handover = Handover(self._deliver, self._died)
         self._worker = DraftWorker(self._drafter_pool, self._queue, self._handover.put, self._died, clock)
         self._connections: dict[Peer, HubConnection] = {}
@@ -273,6 +273,9 @@ class Hub:
             log.info("drafter %s is warm", outcome.drafter)
             self._events.add(WARM, text=outcome.drafter)
             self._carry_out(self._protocol.ready(outcome.drafter))
+        elif isinstance(outcome, Broken):
+            self._events.add(FAILED, text=f"{outcome.drafter}: {outcome.why}")
+            self._carry_out(self._protocol.broken(outcome.drafter, outcome.why))
         elif isinstance(outcome, Drafted):
             self._times.add(outcome.queue_us, outcome.service_us)
             self._metrics.drafted(outcome.queue_us, outcome.service_us)

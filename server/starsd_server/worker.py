@@ -34,6 +34,14 @@ class Warm:
 
 
 @dataclass(frozen=True)
+class Broken:
+    """A drafter could not be warmed up, and drafts for nobody."""
+
+    drafter: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Drafted:
     """A tree for the request of this epoch.
 
@@ -60,7 +68,7 @@ class DraftFailed:
     message: str
 
 
-Outcome = Warm | Drafted | DraftFailed
+Outcome = Warm | Broken | Drafted | DraftFailed
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ class DrafterHealth:
         failures_in_a_row: since it last did its work.
         refusals: sessions it did not serve although sound (full, rows it cannot take).
         last_error: class of the last error.
+        broken: why it cannot draft for anybody, since it could not be warmed up; "" where it can.
     """
 
     kind: str
@@ -109,6 +118,7 @@ class DrafterHealth:
     refusals: int = 0
     last_error: str = ""
     passes: int = 0
+    broken: str = ""
 
     @property
     def failing(self) -> bool:
@@ -126,15 +136,16 @@ class DrafterPool:
         self._bound: dict[int, Drafter] = {}
         self.health: Mapping[str, DrafterHealth] = {kind: DrafterHealth(kind) for kind in self._drafters}
 
-    def warm_up(self, kind: str) -> Warm | None:
-        """Make a drafter ready; None (and a log line) when it cannot be."""
+    def warm_up(self, kind: str) -> Warm | Broken:
+        """Make a drafter ready, or find that it cannot be, with a line in the log."""
         health = self.health[kind]
         try:
             self._drafters[kind].warm_up()
         except Exception as error:  # an unusable drafter must not take the hub down: it says so in /status
             self._count_failure(health, error)
             health.failures_in_a_row = FAILING_AFTER
-            return None
+            health.broken = f"it could not be warmed up ({type(error).__name__})"
+            return Broken(kind, health.broken)
         health.warm = True
         return Warm(kind)
 
@@ -354,9 +365,7 @@ class DraftWorker:
         now = self._clock()
         self._meter.begin_work(now, now)
         for kind in self._drafter_pool.health:
-            outcome = self._drafter_pool.warm_up(kind)
-            if outcome is not None:
-                self._deliver(Done((outcome,)))
+            self._deliver(Done((self._drafter_pool.warm_up(kind),)))
         self._meter.end_work(self._clock())
 
     def work_once(self) -> bool:

@@ -57,6 +57,31 @@ def cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> list[CudaDevice]:
     return [_device(driver, index) for index in range(count.value)]
 
 
+def driver_version(load: Callable[[str], Any] = ctypes.CDLL) -> tuple[int, int] | None:
+    """Major and minor version of the CUDA that this machine's driver is of; None where it does not say."""
+    version = ctypes.c_int()
+    try:
+        code = load(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return (version.value // 1000, version.value % 1000 // 10) if code == 0 and version.value else None
+
+
+def wanted_cuda_python(driver: tuple[int, int] | None) -> str:
+    """The versions of cuda-python whose runtime a driver of this CUDA takes, for pip; any where it is None."""
+    if driver is None:
+        return "'cuda-python>=12.6.1,<14'"
+    major, minor = max(driver, (12, 6))
+    return f"'cuda-python>={'12.6.1' if major == 12 else f'{major}.0'},<{major}.{minor + 1}'"
+
+
+def older_cuda_python(driver: tuple[int, int] | None) -> str:
+    """How to replace one that is too new. The package that holds the calls is another one from 12.8 on, and stays if
+    it is not removed.
+    """
+    return f"pip uninstall -y cuda-bindings cuda-python, then pip install {wanted_cuda_python(driver)}"
+
+
 def _device(driver: Any, index: int) -> CudaDevice:
     handle, major, minor, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(_NAME_BYTES)

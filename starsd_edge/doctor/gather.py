@@ -15,6 +15,7 @@ import psutil
 
 from starsd_edge import __version__
 from starsd_edge.bench.machine import installed_version, usable_cores
+from starsd_edge.device.cuda_driver import driver_version
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.host import Host, read
 from starsd_edge.device.import_probe import probe_module
@@ -44,6 +45,7 @@ def gather_software(device: DeviceFacts, host: Host) -> SoftwareFacts:
         tensorrt=probe_module("tensorrt", host.run),
         tensorrt_rtx=probe_module("tensorrt_rtx", host.run),
         gpu=gpus.found[0].name if gpus.found else f"an NVIDIA GPU ({gpus.device})" if gpus.device else "",
+        cuda_of_driver=driver_version(),
     )
 
 

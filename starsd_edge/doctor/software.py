@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
-from starsd_edge.doctor.tensorrt import check_cuda_bindings, check_python_tensorrt
+from starsd_edge.doctor.tensorrt import CUDA_PACKAGES, check_cuda_bindings, check_python_tensorrt
 from starsd_edge.errors import install_extra
 
-CUDA_BINDINGS = "cuda-bindings"
 LIBRARIES = (
     "numpy",
     "msgspec",
@@ -20,7 +19,7 @@ LIBRARIES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "tensorrt",
-    CUDA_BINDINGS,
+    *CUDA_PACKAGES,
     "torch",
 )
 """What decides how the program runs, by names on the package index."""
@@ -45,6 +44,7 @@ class SoftwareFacts:
         is_isolated: whether Python runs in a virtual environment that does not see the system's packages.
         tensorrt, tensorrt_rtx: what importing them gives; None where nothing is found.
         gpu: how an NVIDIA GPU shows itself here; "" where none does.
+        cuda_of_driver: major and minor version of CUDA that NVIDIA's driver is of; None where it does not say.
     """
 
     program: str
@@ -59,6 +59,7 @@ class SoftwareFacts:
     tensorrt: ProbedModule | None
     gpu: str
     tensorrt_rtx: ProbedModule | None = None
+    cuda_of_driver: tuple[int, int] | None = None
 
     @property
     def has_cuda_provider(self) -> bool:
@@ -156,4 +157,4 @@ def _tensorrt(facts: SoftwareFacts) -> Iterator[Finding]:
     if sees is not None:
         yield sees
     if facts.tensorrt is not None and facts.gpu:
-        yield check_cuda_bindings(facts.versions.get(CUDA_BINDINGS), facts.jetson)
+        yield check_cuda_bindings(facts.versions, facts.cuda_of_driver, facts.jetson)

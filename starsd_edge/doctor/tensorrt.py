@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from starsd_edge.device.cuda_driver import older_cuda_python, wanted_cuda_python
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
@@ -13,9 +15,10 @@ _APPEND, _INPLACE = (10, 3), (10, 15, 1)
 _NOT_ON_JETSON = ((11, 0), (11, 4, 1))
 """From the first on, and before the second, no Jetson is supported."""
 _GOOD_JETPACKS = "JetPack 6.2 or 7.2"
-_CUDA_PYTHON = "'cuda-python>=12.6,<14'"
-_CUDA_OF_L4T = {36: 12, 38: 13, 39: 13}
-"""Major versions of CUDA by those of Jetson Linux."""
+CUDA_PACKAGES = ("cuda-bindings", "cuda-python")
+"""Distributions with the CUDA calls: the second one only until 12.6, where the first one is not there."""
+_CUDA_OF_L4T = {36: (12, 6), 38: (13, 0), 39: (13, 2)}
+"""Versions of CUDA by the major ones of Jetson Linux."""
 
 
 def kv_strategies(version: str) -> tuple[str, ...]:
@@ -89,23 +92,32 @@ def check_python_tensorrt(
     return Finding("tensorrt", Level.OK, f"Python sees TensorRT {module.version}")
 
 
-def check_cuda_bindings(version: str | None, system: JetsonSystem | None) -> Finding:
+def check_cuda_bindings(
+    versions: Mapping[str, str | None], driver: tuple[int, int] | None, system: JetsonSystem | None
+) -> Finding:
     """Whether the CUDA calls of a TensorRT engine can be made.
 
     Args:
-        version: of cuda-bindings; None where it is not installed.
+        versions: of `CUDA_PACKAGES`; None for one that is not installed.
+        driver: major and minor version of CUDA that it is of; None where it does not say, and then that of the JetPack
+            counts.
         system: of a Jetson.
     """
-    cuda = None if system is None else _CUDA_OF_L4T.get(_parts(system.l4t)[0] if system.l4t else 0)
-    wanted = _CUDA_PYTHON if cuda is None else f"'cuda-python>={max(cuda, 12.6)},<{cuda + 1}'"
-    if version is None:
-        return Finding(
-            "cuda", Level.WARNING, "cuda-python is not installed: no engine can run", f"pip install {wanted}"
-        )
-    if cuda is not None and _parts(version)[0] != cuda:
-        text = f"cuda-bindings {version} are not for the CUDA {cuda} of this JetPack"
-        return Finding("cuda", Level.WARNING, text, f"pip install {wanted}")
-    return Finding("cuda", Level.OK, f"cuda-bindings {version}")
+    told = driver or (None if system is None else _CUDA_OF_L4T.get(_parts(system.l4t)[0] if system.l4t else 0))
+    found = [(name, version) for name in CUDA_PACKAGES if (version := versions.get(name)) is not None]
+    if not found:
+        remedy = f"pip install {wanted_cuda_python(told)}"
+        return Finding("cuda", Level.WARNING, "cuda-python is not installed: no engine can run", remedy)
+    name, version = found[0]
+    if told is not None and _parts(version)[:2] > told:
+        text = f"{name} {version} has a newer runtime than this machine's driver, which is of CUDA {told[0]}.{told[1]}"
+        # Beside a Jetson's, a driver takes most of what a newer one of its own major version calls.
+        works = system is None and _parts(version)[0] == told[0]
+        return Finding("cuda", Level.NOTE if works else Level.WARNING, text, older_cuda_python(told))
+    if told is not None and system is not None and _parts(version)[0] != told[0]:
+        text = f"{name} {version} is not for the CUDA {told[0]} of this JetPack"
+        return Finding("cuda", Level.WARNING, text, older_cuda_python(told))
+    return Finding("cuda", Level.OK, f"{name} {version}")
 
 
 def _missing_on_jetson(system: JetsonSystem, *, is_isolated: bool, python: str) -> Finding:

@@ -187,9 +187,10 @@ def open_torch_head(bundle: DraftBundle, device: str, precision: str, threads: i
     if device == "cpu" and threads is not None:
         torch.set_num_threads(threads)
     dtype = getattr(torch, precision)
-    tensors = {name: tensor.to(device, dtype) for name, tensor in read_tensors(bundle).items()}
-    capture = capture_cuda if device == "cuda" else None
-    return TorchHeadEngine(TorchHead(bundle.manifest.spec, tensors), capture=capture)
+    tensors = {name: tensor.to(dtype) for name, tensor in read_tensors(bundle).items()}
+    # The built head moves, and not its tensors alone: it makes buffers of its own, like the frequencies of its RoPE.
+    head = TorchHead(bundle.manifest.spec, tensors).to(device)
+    return TorchHeadEngine(head, capture=capture_cuda if device == "cuda" else None)
 
 
 def read_tensors(bundle: DraftBundle) -> dict[str, torch.Tensor]:

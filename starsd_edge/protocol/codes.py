@@ -33,7 +33,7 @@ BASE_LEN = "base_len"
 CONTEXT_FULL = "context_full"
 """More rows than the context has places."""
 DRAFTER_FAILED = "drafter_failed"
-"""The drafter could not go on with this session."""
+"""The drafter could not go on with this session, or with none (scope `connection`)."""
 TOO_MANY_PROBES = "too_many_probes"
 """PROBEs come faster than the hub answers them."""
 

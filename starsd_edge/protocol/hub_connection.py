@@ -128,7 +128,7 @@ class HubConnection:
             message = decode_from_target(frame)
         except ProtocolError as error:
             self._hub.counters.count_up("undecoded", len(frame))
-            return self._refuse(error) if self.terms else self._give_up(error.code, error.message)
+            return self._refuse(error) if self.terms else self.give_up(error.code, error.message)
         self._hub.counters.count_up(kind_of(message), len(frame))
         if isinstance(message, Hello):
             return self._hello(message)
@@ -162,16 +162,32 @@ class HubConnection:
         hub_us = max(0, round((now - probe.received_at) * 1e6))
         return [self.send(Probed(probe.number, probe.payload, hub_us))]
 
+    def give_up(self, code: str, message: str, retry_after_ms: int = 0) -> list[HubAction]:
+        """ERROR(scope = connection) and the end of this connection.
+
+        Args:
+            retry_after_ms: asked of the target; 0 leaves it to the target.
+        """
+        actions = self._end()
+        self._hub.counters.dropped[code] += 1
+        text = printable(message)[:1024]
+        reason = text.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
+        return [
+            *actions,
+            self.send(Error(code[:256], text, "connection", retry_after_ms=retry_after_ms)),
+            HangUp(self, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
+        ]
+
     def detach(self, session: HubSession) -> None:
         """The session has ended or gone to another connection."""
         self._sessions.pop(session.key, None)
 
     def _hello(self, hello: Hello) -> list[HubAction]:
         if self.terms is not None:
-            return self._give_up(OUT_OF_ORDER, "a second HELLO; open a new connection to begin anew")
+            return self.give_up(OUT_OF_ORDER, "a second HELLO; open a new connection to begin anew")
         settled = shake_hands(hello, self._hub.hub_id, self._hub.offer, self._hub.limits)
         if isinstance(settled, Refusal):
-            return self._give_up(settled.code, settled.message, settled.retry_after_ms)
+            return self.give_up(settled.code, settled.message, settled.retry_after_ms)
         terms, welcome = settled
         if hello.dedicated and self._own_port is not None:
             return self._send_on(welcome, self._own_port(self.owner))
@@ -185,7 +201,7 @@ class HubConnection:
     def _no_hello(self, message: TargetMessage) -> list[HubAction]:
         text = "HELLO has to be the first message of a connection"
         if not isinstance(message, Error):
-            return self._give_up(OUT_OF_ORDER, text)
+            return self.give_up(OUT_OF_ORDER, text)
         self._end()  # an ERROR is never answered with one
         self._hub.counters.dropped[OUT_OF_ORDER] += 1
         return [HangUp(self, CLOSE_POLICY, text)]
@@ -193,7 +209,7 @@ class HubConnection:
     def _send_on(self, welcome: Welcome, place: OwnPort | Refusal) -> list[HubAction]:
         """The conversation goes on elsewhere: nothing that comes here counts any more."""
         if isinstance(place, Refusal):
-            return self._give_up(place.code, place.message, place.retry_after_ms)
+            return self.give_up(place.code, place.message, place.retry_after_ms)
         self._end()
         there = msgspec.structs.replace(welcome, port=place.port, ticket=place.ticket)
         return [self.send(there), SendOn(self, place.port)]
@@ -414,22 +430,10 @@ class HubConnection:
             )
         )
         if self._offences >= MAX_OFFENCES:
-            actions += self._give_up(
+            actions += self.give_up(
                 error.code, f"{self._offences} faulty messages on one connection, the last: {error.message}"
             )
         return actions
-
-    def _give_up(self, code: str, message: str, retry_after_ms: int = 0) -> list[HubAction]:
-        """ERROR(scope = connection) and the end of this connection."""
-        actions = self._end()
-        self._hub.counters.dropped[code] += 1
-        text = printable(message)[:1024]
-        reason = text.encode()[:MAX_CLOSE_REASON_BYTES].decode(errors="ignore")
-        return [
-            *actions,
-            self.send(Error(code[:256], text, "connection", retry_after_ms=retry_after_ms)),
-            HangUp(self, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
-        ]
 
     def _end(self) -> list[HubAction]:
         """Nothing that comes here counts any more, and nobody waits here for what was asked."""

@@ -237,6 +237,10 @@ class SessionTable:
         """The session whose target has been away for longest."""
         return next(iter(self._away.values()), None)
 
+    def of_drafter(self, kind: str) -> list[HubSession]:
+        """The sessions that a drafter drafts for."""
+        return [session for session in self._by_key.values() if session.terms.drafter == kind]
+
     def views(self) -> list[SessionView]:
         """All sessions for the monitor, oldest first."""
         return [session.view() for session in self._by_key.values()]

@@ -165,6 +165,16 @@ class HubProtocol:
             if connection.terms is not None and connection.terms.drafter == drafter
         ]
 
+    def broken(self, drafter: str, why: str) -> list[HubAction]:
+        """A drafter turned out to draft for nobody: its sessions end, and every connection that was offered it, so that
+        its target asks again and is offered another.
+        """
+        actions: list[HubAction] = [self._state.table.remove(held) for held in self._state.table.of_drafter(drafter)]
+        for connection in list(self._state.connections):
+            if connection.terms is not None and connection.terms.drafter == drafter:
+                actions += connection.give_up(DRAFTER_FAILED, f"the {drafter} drafter is out of use: {why}")
+        return actions
+
     def expire(self, now: float) -> list[HubAction]:
         """Drop the sessions whose connection has been away for longer than the resume grace."""
         actions: list[HubAction] = []

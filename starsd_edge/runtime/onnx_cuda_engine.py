@@ -6,7 +6,10 @@ the GPU. Token ids go up and logits and features come down with each pass.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import logging
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as ListLike
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
 
+log = logging.getLogger(__name__)
+
 PROVIDER = "CUDAExecutionProvider"
 _HEAVY = frozenset({"MatMul", "Gemm", "MatMulNBits", "Softmax", "Attention"})
 """What a pass spends its time on. Arithmetic on shapes stays on the CPU by design."""
@@ -64,21 +69,42 @@ def open_cuda_session(file: Path) -> onnxruntime.InferenceSession:
     except EngineError as error:
         raise EngineError(f"--device cuda: {error}") from None
     _require_provider()
+    said = _load_libraries()
     session = open_session(file, provider=PROVIDER)
-    require_gpu(session)
+    require_gpu(session, said)
     return session
 
 
-def require_gpu(session: onnxruntime.InferenceSession) -> None:
+def _load_libraries() -> str:
+    """Load the CUDA and cuDNN libraries that pip installed beside onnxruntime-gpu, which does not look for them there
+    by itself; what it says about those that it did not find.
+    """
+    import onnxruntime
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):  # it prints, where an answer is to stand
+            onnxruntime.preload_dlls()
+    except Exception as error:  # the session says whether it does without
+        said.write(f"{type(error).__name__}: {error}")
+    return " ".join(said.getvalue().split())[:300]
+
+
+def require_gpu(session: onnxruntime.InferenceSession, said: str = "") -> None:
     """Check where a session runs.
+
+    Args:
+        said: by ONNX Runtime about the libraries of CUDA.
 
     Raises:
         EngineError: on the CPU, altogether or in parts that count.
     """
     if session.get_providers()[0] != PROVIDER:
+        why = f" ({said})" if said else ""
         raise EngineError(
-            "--device cuda: ONNX Runtime could not load its CUDA provider and would run on the CPU: install the CUDA "
-            "and cuDNN versions that this onnxruntime-gpu names, or use --device cpu"
+            f"--device cuda: ONNX Runtime could not load its CUDA provider and would run on the CPU{why}: "
+            f"{install_extra('cuda')} brings the libraries of CUDA and cuDNN that it needs, and the driver has to be "
+            "of the same major version of CUDA (see `nvidia-smi`); or use --device cpu"
         )
     left = _left_on_cpu(session)
     if left:
@@ -91,10 +117,12 @@ def require_gpu(session: onnxruntime.InferenceSession) -> None:
 def _left_on_cpu(session: onnxruntime.InferenceSession) -> str:
     """Heavy operators that the CPU got, with their numbers. Needs a session that was told to record them."""
     assigned = getattr(session, "get_provider_graph_assignment_info", None)
-    if assigned is None:
-        raise EngineError(
-            "--device cuda: this ONNX Runtime does not say where it runs a graph: install onnxruntime-gpu 1.24 or newer"
+    if assigned is None:  # before 1.24, which needs Python 3.11; answers are the same wherever a part runs
+        log.warning(
+            "this onnxruntime-gpu does not say which parts of a graph it leaves on the CPU, where they are slow: 1.24, "
+            "which needs Python 3.11, does"
         )
+        return ""
     nodes = [node for part in assigned() if part.ep_name == CPU_PROVIDER for node in part.get_nodes()]
     counts = Counter(node.op_type for node in nodes if node.op_type in _HEAVY)
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
 CPU_PROVIDER = "CPUExecutionProvider"
+GPU_OPTIONS = {"use_tf32": "0"}
+"""For the CUDA provider, which by itself rounds factors of float32 products to 10 bits of mantissa."""
 PASS_OUTPUTS = ("logits", "features")
 TOP_OUTPUTS = ("top_ids", "top_logits")
 """What graphs for TensorRT give beside `graph_outputs`: the two highest logits of every row, int64 and float32 [R, 2].
@@ -210,7 +212,7 @@ def open_session(
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     # By itself ONNX Runtime multiplies weights in blocks with activations rounded to int8, which no graph asks for.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    providers = [provider] if provider == CPU_PROVIDER else [provider, CPU_PROVIDER]
+    providers = [CPU_PROVIDER] if provider == CPU_PROVIDER else [(provider, GPU_OPTIONS), CPU_PROVIDER]
     if provider != CPU_PROVIDER:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:

@@ -101,6 +101,7 @@ class DrafterFacts:
         failures_in_a_row: since it last did its work.
         refusals: sessions it did not serve although sound (full, rows it cannot take).
         last_error: class of the last error.
+        broken: why it drafts for nobody; "" where it can.
     """
 
     kind: Label
@@ -116,6 +117,7 @@ class DrafterFacts:
     refusals: Total = 0
     last_error: Label = ""
     passes: Total = 0
+    broken: Label = ""
     service: ServiceFacts = field(default_factory=ServiceFacts)
 
 

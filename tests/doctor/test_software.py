@@ -16,7 +16,7 @@ from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor import gather
 from starsd_edge.doctor.findings import Finding, Level
-from starsd_edge.doctor.software import CUDA_BINDINGS, SPEEDUPS, SoftwareFacts, check_gpu_engines, check_software
+from starsd_edge.doctor.software import SPEEDUPS, SoftwareFacts, check_gpu_engines, check_software
 from starsd_edge.errors import install_extra
 
 DESK = SoftwareFacts(
@@ -131,23 +131,43 @@ def test_without_a_gpu_tensorrt_is_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bindings", "system", "level", "remedy"),
+    ("versions", "driver", "system", "level", "wanted"),
     [
-        (None, SYSTEM, Level.WARNING, "pip install 'cuda-python>=12.6,<13'"),
-        (None, JetsonSystem("39.2.0", "7.2"), Level.WARNING, "pip install 'cuda-python>=13,<14'"),
-        (None, None, Level.WARNING, "pip install 'cuda-python>=12.6,<14'"),
-        ("12.9.10", SYSTEM, Level.OK, ""),
-        ("13.5.0", SYSTEM, Level.WARNING, "pip install 'cuda-python>=12.6,<13'"),
-        ("13.5.0", None, Level.OK, ""),
-        ("13.5.0", JetsonSystem("", ""), Level.OK, ""),
+        ({}, None, SYSTEM, Level.WARNING, "'cuda-python>=12.6.1,<12.7'"),
+        ({}, None, JetsonSystem("39.2.0", "7.2"), Level.WARNING, "'cuda-python>=13.0,<13.3'"),
+        ({}, None, JetsonSystem("38.2.0", "7.0"), Level.WARNING, "'cuda-python>=13.0,<13.1'"),
+        ({}, None, None, Level.WARNING, "'cuda-python>=12.6.1,<14'"),
+        ({}, (12, 8), None, Level.WARNING, "'cuda-python>=12.6.1,<12.9'"),
+        ({"cuda-python": "12.6.2.post1"}, None, SYSTEM, Level.OK, ""),
+        (
+            {"cuda-python": "12.6.2.post1", "cuda-bindings": "12.9.10"},
+            None,
+            SYSTEM,
+            Level.WARNING,
+            "'cuda-python>=12.6.1,<12.7'",
+        ),
+        ({"cuda-bindings": "12.9.10"}, None, SYSTEM, Level.WARNING, "'cuda-python>=12.6.1,<12.7'"),
+        ({"cuda-bindings": "12.9.10"}, (12, 9), SYSTEM, Level.OK, ""),
+        ({"cuda-bindings": "13.5.0"}, None, SYSTEM, Level.WARNING, "'cuda-python>=12.6.1,<12.7'"),
+        ({"cuda-bindings": "12.9.10"}, None, JetsonSystem("39.2.0", "7.2"), Level.WARNING, "'cuda-python>=13.0,<13.3'"),
+        ({"cuda-bindings": "13.5.0"}, (12, 9), None, Level.WARNING, "'cuda-python>=12.6.1,<12.10'"),
+        ({"cuda-bindings": "13.5.0"}, (13, 0), None, Level.NOTE, "'cuda-python>=13.0,<13.1'"),
+        ({"cuda-bindings": "12.9.10"}, (13, 0), None, Level.OK, ""),
+        ({"cuda-bindings": "13.5.0"}, None, None, Level.OK, ""),
+        ({"cuda-bindings": "13.5.0"}, None, JetsonSystem("", ""), Level.OK, ""),
     ],
 )
-def test_cuda_calls_need_bindings_of_the_same_cuda(
-    bindings: str | None, system: JetsonSystem | None, level: Level, remedy: str
+def test_cuda_calls_need_a_runtime_that_is_no_newer_than_the_driver(
+    versions: dict[str, str | None],
+    driver: tuple[int, int] | None,
+    system: JetsonSystem | None,
+    level: Level,
+    wanted: str,
 ) -> None:
-    facts = replace(JETSON, jetson=system, tensorrt=SEEN, versions={CUDA_BINDINGS: bindings})
+    facts = replace(JETSON, jetson=system, tensorrt=SEEN, versions=versions, cuda_of_driver=driver)
     only = found(facts, "cuda")[0]
-    assert (only.level, only.remedy) == (level, remedy)
+    install = "pip uninstall -y cuda-bindings cuda-python, then pip install" if versions else "pip install"
+    assert (only.level, only.remedy) == (level, wanted and f"{install} {wanted}")
 
 
 def test_this_machine_can_be_read() -> None:

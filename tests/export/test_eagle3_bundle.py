@@ -21,7 +21,7 @@ from starsd_export.draft_heads.fitting import find_head, head_kind
 from starsd_server.drafters.eagle import EagleDrafter
 from tests.support import reference_heads
 from tests.support.public_heads import write_head
-from tests.support.random_heads import feed, tree_of
+from tests.support.random_heads import feed, require_all_on_meta, tree_of
 from tests.support.tiny_eagle3 import EPS, GUESSES, HEADS, WIDTH, TinyEagle3, config, random_tensors, target_model
 
 VOCABULARY = target_model().config.vocab_size
@@ -92,6 +92,7 @@ def test_the_bundles_chain_is_that_of_the_paper(name: str, tiny_eagle3: TinyEagl
     expected = greedy_path(tensors, embedding, some_features(), np.arange(GUESSES) + 3, **variant)
     assert chains_of(made, some_features()) == [DraftTree.chain(expected)] * 2
     assert draft_ids(made).tolist() == list(range(3, GUESSES + 3))
+    require_all_on_meta(made)
 
 
 def test_a_head_of_all_ids_without_an_output_matrix_takes_the_targets(tiny_eagle3: TinyEagle3, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_cudas_own_functions_give_as_many_values(cuda: ModuleType) -> None:
         "attr": cuda.cudaDeviceAttr.cudaDevAttrIntegrated,
     }
     for name, function in functions().items():
-        if name.startswith("cudaGetError"):
+        if name.startswith("cudaGetError") or name.endswith("GetVersion"):
             continue  # they need no driver
         parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
         result = getattr(cuda, name)(*(members.get(parameter, 0) for parameter in parameters))

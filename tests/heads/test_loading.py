@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from starsd_edge.heads.draft_bundle import DraftBundle  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
 from starsd_server.drafters.eagle import EagleDrafter  # noqa: E402
-from tests.support.random_heads import draft_ids, feed, tree_of  # noqa: E402
+from tests.support.random_heads import draft_ids, feed, require_all_on_meta, tree_of  # noqa: E402
 from tests.support.small_head import small_draft_bundle  # noqa: E402
 
 pytestmark = pytest.mark.export
@@ -55,6 +55,10 @@ def test_a_gpu_that_is_not_there_is_one_line_and_auto_does_without(bundle: Draft
     assert "--device cpu" in one_line(error)
     assert open_head(bundle, 1, "auto").kv_bytes == 4
     assert not cuda_is_likely()
+
+
+def test_all_of_a_head_moves_to_its_device(bundle: DraftBundle) -> None:
+    require_all_on_meta(bundle)
 
 
 def test_torch_that_is_not_there_is_one_line(bundle: DraftBundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,13 @@ def test_without_a_driver_nothing_else_is_asked(bundle: Bundle, device: str, mon
         (
             Board(device=FakeDevice(DeviceTraits(has_driver=False))),
             "jetson",
-            "cuda-python is made for a newer CUDA than this machine's NVIDIA driver",
+            "cuda-python is made for a newer CUDA (12.6) than this machine's NVIDIA driver: pip uninstall",
+        ),
+        (
+            Board(device=FakeDevice(DeviceTraits(runtime=12090))),
+            "jetson",
+            "a newer CUDA (12.9) than this machine's NVIDIA driver, which is of CUDA 12.6: pip uninstall -y "
+            "cuda-bindings cuda-python, then pip install 'cuda-python>=12.6.1,<12.7'",
         ),
     ],
 )

@@ -77,9 +77,41 @@ class _Old:
         return [onnx_cuda.PROVIDER]
 
 
-def test_a_session_that_does_not_say_where_it_runs_is_refused() -> None:
-    with pytest.raises(EngineError, match=r"does not say where it runs a graph: install onnxruntime-gpu 1\.24"):
-        onnx_cuda.require_gpu(_Old())  # type: ignore[arg-type]
+def test_a_session_that_does_not_say_where_parts_of_it_run_is_used_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python 3.10 has no newer onnxruntime-gpu than 1.23."""
+    onnx_cuda.require_gpu(_Old())  # type: ignore[arg-type]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "1.24, which needs Python 3.11" in caplog.text
+
+
+def test_libraries_of_cuda_are_loaded_before_the_session_and_products_are_whole(
+    tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What ONNX Runtime prints about them goes into the error, and not to where answers are printed."""
+    order: list[Any] = []
+    real = onnxruntime.InferenceSession
+
+    def preload(**options: Any) -> None:
+        order.append("libraries")
+        print("Failed to load\nlibcudnn.so.9: no such file")
+
+    def session(file: str, options: Any, providers: list[Any]) -> Any:
+        order.append(providers)
+        return real(file, options, providers=[onnx_engine.CPU_PROVIDER])
+
+    monkeypatch.setattr(onnx_cuda, "cuda_devices", list)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_cuda.PROVIDER])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    with pytest.raises(EngineError, match=r"on the CPU \(Failed to load libcudnn\.so\.9: no such file\): pip install"):
+        open_engine(tiny_bundles["fp32"], "cuda")
+    assert order == ["libraries", [(onnx_cuda.PROVIDER, {"use_tf32": "0"}), onnx_engine.CPU_PROVIDER]]
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: 1 / 0)
+    with pytest.raises(EngineError, match="ZeroDivisionError"):
+        open_engine(tiny_bundles["fp32"], "cuda")
 
 
 def test_onnx_runtime_has_no_jetson(tiny_bundles: dict[str, Bundle]) -> None:

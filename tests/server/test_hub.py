@@ -619,3 +619,39 @@ async def test_nothing_is_drafted_for_those_who_have_left_and_what_was_is_counte
         families = {each.name: each for each in text_string_to_metric_families((await hub.get("/metrics"))[1])}
         assert families["starsd_hub_unused_seconds"].samples[0].value == facts.unused_s
         assert families["starsd_stale_drops"].samples[0].value >= len(crowd) - 1
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_a_drafter_that_cannot_be_warmed_up_lets_its_targets_go_and_is_offered_no_more(required: bool) -> None:
+    """Also those that came before it was known: they ask again, and are offered what works or told why nothing is."""
+    begin = threading.Event()
+    drafter = Moody(lambda session: None)
+
+    def warm_up() -> None:
+        assert begin.wait(20)
+        raise OSError("no such device")
+
+    drafter.warm_up = warm_up  # type: ignore[method-assign]
+    async with running_hub([drafter], required=required) as hub:
+        async with hub.client() as early:
+            assert (await early.introduce()).drafter == "moody"
+            await early.open([1, 2, 3])
+            begin.set()
+            error = await early.expect(Error)
+            assert (error.code, error.scope) == ("drafter_failed", "connection")
+            assert "could not be warmed up (OSError)" in error.message
+            with pytest.raises(ConnectionClosed):
+                await early.receive()
+        assert (await status(hub))["sessions"] == 0
+        async with hub.client() as late:
+            if required:
+                await late.send(hello())
+                refusal = await late.expect(Error)
+                assert (refusal.code, refusal.scope) == ("fingerprint", "connection")
+                assert "moody: it could not be warmed up (OSError)" in refusal.message
+                return
+            welcome = await late.introduce()
+            assert welcome.drafter == "ngram"
+            assert "moody: it could not be warmed up (OSError)" in welcome.notice
+            tag = await late.open([1, 2, 1, 2])
+            assert (await late.draft(tag, 1, [1, 2, 1, 2], 3)).ids

@@ -136,3 +136,23 @@ def test_the_notice_fits_the_wire_whatever_the_target_calls_its_tokenizer() -> N
     offer = registry(OTHER_FP, OTHER_FP).offer(hello(tokenizer_fp="x" * 256))
     assert isinstance(offer, Offer)
     assert len(offer.notice) <= 1024
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_drafter_that_works_for_nobody_is_not_offered(second: bool) -> None:
+    """The next that fits is; else n-grams with a line that says why, or a refusal with the same reason."""
+    why = "it could not be warmed up (OSError)"
+    first = CausalLmDrafter(PrefixEngine(1), TOKENIZER_FP, 24, 8, name="first")
+    models = registry(TOKENIZER_FP).drafters[:1] if second else []
+    offer = DrafterRegistry([first, *models], NgramDrafter(8), False).offer(hello(), {"first": why}.get)
+    assert isinstance(offer, Offer)
+    if second:
+        assert (offer.drafter, offer.notice) == ("causal-lm", "")
+        return
+    assert offer.drafter == "ngram"
+    assert f"first: {why}. Drafting by n-gram instead" in offer.notice
+    assert "own bundle" not in offer.notice
+    refusal = DrafterRegistry([first], NgramDrafter(8), True).offer(hello(), {"first": why}.get)
+    assert isinstance(refusal, Refusal)
+    assert f"first: {why}" in refusal.message
+    assert "see the hub's log" in refusal.message

@@ -15,7 +15,7 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
-from starsd_server.worker import Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
+from starsd_server.worker import Broken, Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
 
 SHAPE = DraftShape(4, 4)
 
@@ -364,9 +364,10 @@ def test_a_refusal_tells_the_target_why_and_is_no_failure(bench: Bench) -> None:
 
 def test_a_drafter_that_cannot_be_warmed_up_is_failing_and_never_warm(bench: Bench) -> None:
     bench.drafter.warm_up_error = OSError("no such device")
-    assert bench.desk.warm_up("fake") is None
+    why = "it could not be warmed up (OSError)"
+    assert bench.desk.warm_up("fake") == Broken("fake", why)
     health = bench.desk.health["fake"]
-    assert (health.warm, health.failing, health.last_error) == (False, True, "OSError")
+    assert (health.warm, health.failing, health.last_error, health.broken) == (False, True, "OSError", why)
 
 
 def test_the_thread_warms_up_works_and_ends_when_asked(bench: Bench) -> None:

@@ -57,13 +57,22 @@ class FakeCudart(CudaMemory, CudaGraphs):
         """How an error is called."""
         return OK, cudaError_t(error).name.encode()
 
+    def cudaDriverGetVersion(self) -> tuple[cudaError_t, int]:
+        """CUDA's version, 0 without a driver."""
+        return OK, self._device.traits.driver if self._device.traits.has_driver else 0
+
+    def cudaRuntimeGetVersion(self) -> tuple[cudaError_t, int]:
+        """That of the runtime in the package."""
+        return OK, self._device.traits.runtime
+
     def cudaGetDeviceCount(self) -> tuple[cudaError_t, int | None]:
         """There is one."""
         return (OK, 1) if self._device.traits.has_driver else (NO_DRIVER, None)
 
     def cudaSetDevice(self, device: int) -> Code:
         """Which device this thread uses: the only one."""
-        if not self._device.traits.has_driver:
+        traits = self._device.traits
+        if not traits.has_driver or traits.runtime > traits.driver:
             return (NO_DRIVER,)
         return (
             (OK,) if device == 0 else self._refuse(f"there is no device {device}", cudaError_t.cudaErrorInvalidDevice)

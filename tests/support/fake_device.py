@@ -25,12 +25,15 @@ class DeviceTraits:
         compute_capability: major and minor.
         is_integrated: it shares its memory with the processor, as Jetsons do.
         has_driver: False for a machine where the libraries are installed and nothing is behind them.
+        driver, runtime: versions of CUDA, as it counts them (12060 is 12.6). A driver refuses a newer runtime.
     """
 
     memory_bytes: int = 1 << 30
     compute_capability: tuple[int, int] = (8, 7)
     is_integrated: bool = False
     has_driver: bool = True
+    driver: int = 12060
+    runtime: int = 12060
 
 
 class FakeDevice:

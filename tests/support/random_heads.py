@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from starsd_edge.heads.draft_bundle import DraftBundle
 from starsd_edge.heads.engine import Floats, HeadEngine, HeadRows, HeadSpec, HeadStep, KvArray
-from starsd_edge.heads.torch_engine import TorchHeadEngine
+from starsd_edge.heads.torch_captured import HeadInputs
+from starsd_edge.heads.torch_engine import TorchHeadEngine, open_torch_head
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
@@ -56,6 +58,18 @@ def _tensor(name: str, shape: tuple[int, ...], draw: torch.Generator) -> torch.T
 def random_engine(kind: str = "eagle", seed: int = 3, **changes: object) -> TorchHeadEngine:
     """The same under torch, with all candidates below each row."""
     return TorchHeadEngine(random_head(kind, seed, **changes), DRAFT_VOCAB)
+
+
+def require_all_on_meta(bundle: DraftBundle) -> None:
+    """What torch opens on a device that is no CPU is there with all that it has, and a pass runs there."""
+    engine = open_torch_head(bundle, "meta", "float16", None)
+    held = [*engine._head.named_parameters(), *engine._head.named_buffers()]
+    assert {"frequencies", "embed_weight", "lm_head_weight"} <= {name for name, _ in held}
+    assert {name: tensor.device.type for name, tensor in held if tensor.device.type != "meta"} == {}
+    rows = line_of(engine, [1, 2, 3], np.zeros((3, engine.spec.hidden_size), np.float16))
+    arrays = (torch.as_tensor(getattr(rows, name)).to("meta") for name in HeadInputs._fields)
+    step = engine.run(HeadInputs(*arrays)._replace(features=torch.zeros(rows.features.shape).half().to("meta")))
+    assert {tensor.device.type for tensor in step} == {"meta"}
 
 
 def line_of(

@@ -135,7 +135,7 @@ def build_plan(
     _choose_gpus(library, config, order.compute_capabilities)
     _add_profiles(library, builder, network, config, order.shapes, log)
     if order.timing_cache is not None:
-        config.set_timing_cache(config.create_timing_cache(order.timing_cache), False)
+        _use_timings(config, order.timing_cache)
     monitor = _make_monitor(trt, report, stop)
     config.progress_monitor = monitor
     plan = builder.build_serialized_network(network, config)
@@ -143,8 +143,28 @@ def build_plan(
         if monitor.stopped:
             raise BuildCancelledError("the build was stopped")
         raise BuildError(f"{library} does not build this graph: {_why_not(log.errors)}")
-    measured = bytes(config.get_timing_cache().serialize()) if order.timing_cache is not None else None
+    measured = _timings(config) if order.timing_cache is not None else None
     return BuiltPlan(bytes(plan), _tensors(network), measured)
+
+
+def _use_timings(config: Any, kept: bytes) -> None:
+    """Begin with what an earlier build measured, or where the library refuses that (another GPU, driver or build of the
+    library, a damaged file), with nothing.
+    """
+    for content in dict.fromkeys((kept, b"")):
+        cache = config.create_timing_cache(content)
+        if cache is not None and config.set_timing_cache(cache, False):
+            return
+
+
+def _timings(config: Any) -> bytes | None:
+    """What was measured, None where the library does not tell: it saves the next build time, and no more."""
+    try:
+        cache = config.get_timing_cache()
+        content = cache.serialize() if cache is not None else None
+        return None if content is None else bytes(content)
+    except Exception:  # whatever the library raises: the engine is built
+        return None
 
 
 def _choose_gpus(library: Library, config: Any, wanted: Sequence[str]) -> None:

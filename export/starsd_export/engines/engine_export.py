@@ -198,9 +198,7 @@ def _order(
 
 def _timing_cache(host: EngineHost) -> Path:
     """TensorRT times its kernels on the GPU; what one build has measured serves the next."""
-    directory = engines_dir() / "timing"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory / f"{host.library}-{host.version}-{host.compute_capability}.cache"
+    return engines_dir() / "timing" / f"{host.library}-{host.version}-{host.compute_capability}.cache"
 
 
 def _describe(

@@ -102,14 +102,26 @@ def _build(order: Order, send: Callable[[Report], None], stop: threading.Event) 
     built = build_plan(library, request, report, stop.is_set)
     Path(order.plan).write_bytes(built.plan)
     if cache is not None and built.timing_cache is not None:
-        write_whole(cache, built.timing_cache)
+        _keep(cache, built.timing_cache)
     return Built(library.version, built.tensors, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
 
 
 def _read(cache: Path | None) -> bytes | None:
     if cache is None:
         return None
-    return cache.read_bytes() if cache.is_file() else b""
+    try:
+        return cache.read_bytes()
+    except OSError:  # none yet, or one that is not to be read: the build measures again
+        return b""
+
+
+def _keep(cache: Path, content: bytes) -> None:
+    """For the next build. The plan of this one is written, and does not need it."""
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(cache, content)
+    except (OSError, StarsdError) as error:
+        print(f"what this build measured is not kept for the next one: {error}", file=sys.stderr)
 
 
 def _watch(orders: BinaryIO) -> threading.Event:

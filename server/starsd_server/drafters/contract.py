@@ -119,6 +119,7 @@ def draft_each(
     return outcomes
 
 
+_REPAIR = "see the hub's log, and start the hub again once that is repaired"
 _REMEDY = "start the hub with the target's own bundle: starsd-edge run-draft BUNDLE"
 
 
@@ -147,18 +148,26 @@ class DrafterRegistry:
         """Those that targets are offered first, for people."""
         return ",".join(drafter.kind for drafter in self._preferred)
 
-    def offer(self, hello: Hello) -> Offer | Refusal:
-        """The first drafter that fits this target; else the fallback with a line that says why and what mends it."""
+    def offer(self, hello: Hello, broken: Callable[[str], str | None] = lambda kind: None) -> Offer | Refusal:
+        """The first drafter that fits this target and works; else the fallback with a line that says why and what mends
+        it.
+
+        Args:
+            broken: why the drafter of a kind cannot draft for anybody; None where it can.
+        """
         reasons: list[str] = []
+        remedies: list[str] = []
         for drafter in self._preferred:
-            fit = _fit(drafter, hello)
+            fault = broken(drafter.kind)
+            fit = _fit(drafter, hello) if fault is None else fault
             if isinstance(fit, Offer):
                 return fit
             reasons.append(f"{drafter.kind}: {fit}")
-        why = "; ".join(reasons)
+            remedies.append(_REMEDY if fault is None else _REPAIR)
+        why, remedy = "; ".join(reasons), " or ".join(dict.fromkeys(remedies))
         if self._required:
-            return Refusal(FINGERPRINT, f"no drafter of this hub fits: {why}. To mend it, {_REMEDY}")
-        notice = f"{why}. Drafting by n-gram instead; to mend it, {_REMEDY}"
+            return Refusal(FINGERPRINT, f"no drafter of this hub fits: {why}. To mend it, {remedy}")
+        notice = f"{why}. Drafting by n-gram instead; to mend it, {remedy}"
         return Offer(self._fallback.kind, self._fallback.fingerprint, NO_FEATURES, notice)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.device.cuda_driver import older_cuda_python
 from starsd_edge.errors import EngineError
 
 ALIGNMENT = 256
@@ -131,11 +132,30 @@ class Device:
     def _start(self) -> None:
         (status,) = self._cuda.cudaSetDevice(_INDEX)
         if status == self._cuda.cudaError_t.cudaErrorInsufficientDriver:
-            raise EngineError(
-                "the installed cuda-python is made for a newer CUDA than this machine's NVIDIA driver: install an "
-                "older one (pip install 'cuda-python<13' with JetPack 6), or a newer driver"
-            )
+            raise EngineError(self._too_new() or "this machine has no NVIDIA driver that starts: see `nvidia-smi`")
         self._require("use the GPU", status)
+
+    def _too_new(self) -> str:
+        """The line for a runtime in the package that is newer than the driver, "" where it is not. Within a major
+        version such a runtime works in part, so what fails may come late.
+        """
+        driver, runtime = (
+            self._version(self._cuda.cudaDriverGetVersion),
+            self._version(self._cuda.cudaRuntimeGetVersion),
+        )
+        if runtime <= driver:
+            return ""
+        of_driver = f", which is of CUDA {driver[0]}.{driver[1]}" if any(driver) else ""
+        return (
+            f"the installed cuda-python is made for a newer CUDA ({runtime[0]}.{runtime[1]}) than this machine's "
+            f"NVIDIA driver{of_driver}: {older_cuda_python(driver if any(driver) else None)}, or install a newer driver"
+        )
+
+    def _version(self, ask: Any) -> tuple[int, int]:
+        """Major and minor; zeros where there is no driver."""
+        status, number = ask()
+        number = int(number or 0) if status == self._cuda.cudaError_t.cudaSuccess else 0
+        return number // 1000, number % 1000 // 10
 
     def _attribute(self, name: str) -> int:
         attribute = getattr(self._cuda.cudaDeviceAttr, name)
@@ -162,7 +182,8 @@ class Device:
 
     def _require(self, what: str, status: Any) -> None:
         if status != self._cuda.cudaError_t.cudaSuccess:
-            raise EngineError(f"CUDA cannot {what}: {self._reason(status)}")
+            too_new = self._too_new()
+            raise EngineError(f"CUDA cannot {what}: {self._reason(status)}{too_new and f'; {too_new}'}")
 
     def _reason(self, status: Any) -> str:
         _, text = self._cuda.cudaGetErrorString(status)
