@@ -1,4 +1,7 @@
-"""Wrong models, bundles, hubs and disks, run as users run them: one line that says what to do, nothing left."""
+"""Wrong models, bundles, hubs and disks: one line that says what to do, nothing left.
+
+What opens no socket, fills no disk and fetches nothing runs in this process: a new one imports torch for each command.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.export
 
@@ -83,6 +88,20 @@ def program(tmp_path: Path) -> Iterator[Program]:
     assert files_below(program.cache) in ([], ["models"])
 
 
+@pytest.fixture
+def refused(cli: CommandLine, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """The one line with which the program refuses in this process, again without a trace in its cache."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    def line(*arguments: object) -> str:
+        ended = cli(*arguments)
+        assert ended.code != 0, ended
+        return only_line(ended.out, ended.err)
+
+    yield line
+    assert files_below(cache) in ([], ["models"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -104,8 +123,10 @@ def program(tmp_path: Path) -> Iterator[Program]:
         (["run-target", "{place}/tiny.gguf", "--prompt", "x"], "`starsd-edge export {place}/tiny.gguf` makes one"),
     ],
 )
-def test_what_is_no_model_or_no_bundle(program: Program, tiny: Path, arguments: Sequence[str], says: str) -> None:
-    line = program.refused(*(argument.format(place=tiny) for argument in arguments))
+def test_what_is_no_model_or_no_bundle(
+    refused: Callable[..., str], tiny: Path, arguments: Sequence[str], says: str
+) -> None:
+    line = refused(*(argument.format(place=tiny) for argument in arguments))
     assert says.format(place=tiny) in line
 
 
@@ -118,34 +139,34 @@ def test_no_network_and_nothing_in_the_cache(program: Program) -> None:
     assert err.startswith("fetching smollm2-135m: ")
 
 
-def test_a_gguf_that_was_cut_short(program: Program, tiny: Path, tmp_path: Path) -> None:
+def test_a_gguf_that_was_cut_short(refused: Callable[..., str], tiny: Path, tmp_path: Path) -> None:
     data = (tiny / "tiny.gguf").read_bytes()
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(data[: len(data) // 2])
-    assert str(cut) in program.refused("export", cut)
+    assert str(cut) in refused("export", cut)
 
 
-def test_pickles(program: Program, tmp_path: Path) -> None:
+def test_pickles(refused: Callable[..., str], tmp_path: Path) -> None:
     checkpoint = tmp_path / "model.bin"
     checkpoint.write_bytes(b"\x80\x04cos\nsystem\n")
-    assert "pickle" in program.refused("export", checkpoint)
+    assert "pickle" in refused("export", checkpoint)
     directory = tmp_path / "published"
     directory.mkdir()
     (directory / "config.json").write_text('{"model_type": "llama"}')
     shutil.copy(checkpoint, directory / "pytorch_model.bin")
-    assert "pickled weights must be converted to safetensors" in program.refused("export", directory)
+    assert "pickled weights must be converted to safetensors" in refused("export", directory)
 
 
-def test_a_bundle_that_was_altered(program: Program, tiny: Path, tmp_path: Path) -> None:
+def test_a_bundle_that_was_altered(refused: Callable[..., str], tiny: Path, tmp_path: Path) -> None:
     altered = shutil.copytree(tiny / "bundle", tmp_path / "altered")
     weights = altered / "model.onnx.data"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
     for command in (["run-target", altered, "--prompt", "x"], ["run-draft", altered, "--port", "0"]):
-        assert "model.onnx.data is not the file that was exported" in program.refused(*command)
+        assert "model.onnx.data is not the file that was exported" in refused(*command)
 
 
-def test_a_prompt_longer_than_the_context(program: Program, tiny: Path) -> None:
-    line = program.refused("run-target", tiny / "bundle", "--context", "8", "--prompt", "one two three four five " * 9)
+def test_a_prompt_longer_than_the_context(refused: Callable[..., str], tiny: Path) -> None:
+    line = refused("run-target", tiny / "bundle", "--context", "8", "--prompt", "one two three four five " * 9)
     assert "8" in line
 
 

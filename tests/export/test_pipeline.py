@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 
 import starsd_export.checkpoint as checkpoints
 import starsd_export.pipeline as pipeline
-from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.manifest import GRAPH_REVISION
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.runtime.engine import causal_mask
@@ -35,6 +36,33 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_safetensors(tmp_path_factory.mktemp("checkpoint") / "tiny")
 
 
+@dataclass(frozen=True)
+class Exports:
+    """The tiny checkpoint's bundles, each kind exported once; tests that read them do not alter them.
+
+    Attributes:
+        steps: what each export reported.
+    """
+
+    checkpoint: Path
+    place: Path
+    steps: dict[str, list[str]] = field(default_factory=dict)
+
+    def __call__(self, weights: str = "fp32", kv_dtype: str = "float16") -> Bundle:
+        name = f"tiny-{weights}-{kv_dtype}"
+        if name not in self.steps:
+            steps: list[str] = []
+            options = ExportOptions(weights, kv_dtype, name=name)
+            export_bundle(self.checkpoint, self.place / name, options, steps.append)
+            self.steps[name] = steps
+        return load_bundle(self.place / name)
+
+
+@pytest.fixture(scope="module")
+def exports(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    return Exports(checkpoint, tmp_path_factory.mktemp("exports"))
+
+
 def logits(directory: Path) -> np.ndarray:
     engine = open_engine(load_bundle(directory), threads=1)
     seq = engine.open(16)
@@ -45,13 +73,11 @@ def nothing_left(directory: Path) -> bool:
     return not list(directory.iterdir())
 
 
-def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, tmp_path: Path) -> None:
-    steps: list[str] = []
-    export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(name="tiny-fp32"), steps.append)
-    bundle = load_bundle(tmp_path / "bundle")
+def test_a_bundle_says_what_it_is_and_vouches_for_every_file(exports: Exports) -> None:
+    bundle = exports()
     manifest = bundle.manifest
-    assert tuple(steps) == STEPS
-    assert manifest.name == "tiny-fp32"
+    assert tuple(exports.steps["tiny-fp32-float16"]) == STEPS
+    assert manifest.name == "tiny-fp32-float16"
     assert (manifest.model.n_layers, manifest.model.n_kv_heads, manifest.model.head_dim) == (2, 2, 16)
     assert (manifest.graph.kv_dtype, manifest.graph.weights) == ("float16", "fp32")
     assert manifest.graph.revision == GRAPH_REVISION
@@ -68,7 +94,7 @@ def test_a_bundle_says_what_it_is_and_vouches_for_every_file(checkpoint: Path, t
         "tree",
         "after a branch",
     }
-    assert str(tmp_path) not in (bundle.path / "manifest.json").read_text()
+    assert str(exports.place) not in (bundle.path / "manifest.json").read_text()
 
 
 @pytest.mark.parametrize("rope", ["llama-longrope-phi-style", "llama-dynamic-rope"])
@@ -82,18 +108,18 @@ def test_the_gate_reaches_beyond_the_length_up_to_which_a_rotation_is_fixed(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_bundle_tells_nothing_of_the_machine_that_made_it(checkpoint: Path, tmp_path: Path) -> None:
-    export_bundle(checkpoint, tmp_path / "bundle")
+def test_a_bundle_tells_nothing_of_the_machine_that_made_it(exports: Exports) -> None:
     code = Path(pipeline.__file__).parents[2]
-    for file in (tmp_path / "bundle").iterdir():
+    for file in exports().path.iterdir():
         content = file.read_bytes()
         assert str(code).encode() not in content, file.name
-        assert str(tmp_path).encode() not in content, file.name
+        for place in (exports.place, exports.checkpoint):
+            assert str(place).encode() not in content, file.name
 
 
-def test_the_graph_keeps_its_contract(checkpoint: Path, tmp_path: Path) -> None:
-    export_bundle(checkpoint, tmp_path / "bundle")
-    model = onnx.load(tmp_path / "bundle" / "model.onnx", load_external_data=False)
+def test_the_graph_keeps_its_contract(exports: Exports) -> None:
+    bundle = exports()
+    model = onnx.load(bundle.path / "model.onnx", load_external_data=False)
     half, single, boolean, long = (getattr(onnx.TensorProto, kind) for kind in ("FLOAT16", "FLOAT", "BOOL", "INT64"))
     found = {
         value.name: (
@@ -102,7 +128,7 @@ def test_the_graph_keeps_its_contract(checkpoint: Path, tmp_path: Path) -> None:
         )
         for value in (*model.graph.input, *model.graph.output)
     }
-    vocab = load_bundle(tmp_path / "bundle").manifest.model.vocab_size
+    vocab = bundle.manifest.model.vocab_size
     past = {f"past_{kind}_{layer}": (half, ["past", 2, 16]) for kind in "kv" for layer in range(2)}
     new = {f"new_{kind}_{layer}": (half, ["tokens", 2, 16]) for kind in "kv" for layer in range(2)}
     assert found == {
@@ -123,11 +149,10 @@ def test_the_graph_keeps_its_contract(checkpoint: Path, tmp_path: Path) -> None:
     assert [axes for axes in swaps if axes == sorted(axes)] == []
 
 
-def test_logits_are_those_of_transformers(checkpoint: Path, tmp_path: Path) -> None:
-    export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(kv_dtype="float32"))
+def test_logits_are_those_of_transformers(exports: Exports) -> None:
     with torch.inference_mode():
         expected = tiny_model()(torch.tensor([IDS])).logits[0].numpy()
-    assert np.abs(logits(tmp_path / "bundle") - expected).max() < 1e-4
+    assert np.abs(logits(exports(kv_dtype="float32").path) - expected).max() < 1e-4
 
 
 def test_an_untied_head_is_exported_as_such(tmp_path: Path) -> None:
@@ -138,21 +163,20 @@ def test_an_untied_head_is_exported_as_such(tmp_path: Path) -> None:
     assert np.abs(logits(tmp_path / "bundle") - expected).max() < 1e-4
 
 
-def test_int8_is_near_and_smaller(checkpoint: Path, tmp_path: Path) -> None:
-    export_bundle(checkpoint, tmp_path / "fp32")
-    bundle = export_bundle(checkpoint, tmp_path / "int8", ExportOptions(weights="int8"))
-    exact, coarse = logits(tmp_path / "fp32"), logits(tmp_path / "int8")
+def test_int8_is_near_and_smaller(exports: Exports) -> None:
+    whole, bundle = exports(), exports("int8")
+    exact, coarse = logits(whole.path), logits(bundle.path)
     assert 0 < np.sqrt(np.mean((coarse - exact) ** 2) / np.mean(exact**2)) < 0.1
-    sizes = [(tmp_path / kind / "model.onnx.data").stat().st_size for kind in ("fp32", "int8")]
+    sizes = [(each.path / "model.onnx.data").stat().st_size for each in (whole, bundle)]
     assert sizes[1] < 0.75 * sizes[0]
     assert not bundle.manifest.graph.exact_trees
     assert bundle.manifest.perplexity["held-out text"].tokens > 1000
-    assert load_bundle(tmp_path / "fp32").manifest.perplexity == {}
+    assert whole.manifest.perplexity == {}
 
 
-def test_gguf_and_safetensors_of_one_model_give_the_same_logits_and_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
+def test_gguf_and_safetensors_of_one_model_give_the_same_logits_and_tokenizer(exports: Exports, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf")
-    one = export_bundle(checkpoint, tmp_path / "from-safetensors")
+    one = exports()
     other = export_bundle(tmp_path / "tiny.gguf", tmp_path / "from-gguf")
     assert np.abs(logits(one.path) - logits(other.path)).max() < 1e-4
     prints = [bundle.manifest.fingerprints for bundle in (one, other)]
@@ -160,10 +184,10 @@ def test_gguf_and_safetensors_of_one_model_give_the_same_logits_and_tokenizer(ch
     assert prints[0].source_fp != prints[1].source_fp
 
 
-def test_every_export_of_one_checkpoint_has_its_source_fingerprint(checkpoint: Path, tmp_path: Path) -> None:
-    shutil.copytree(checkpoint, tmp_path / "copy")
-    kinds = (ExportOptions(), ExportOptions(weights="int8"), ExportOptions(kv_dtype="float32"))
-    bundles = [export_bundle(tmp_path / "copy", tmp_path / str(index), kind) for index, kind in enumerate(kinds)]
+def test_every_export_of_one_checkpoint_has_its_source_fingerprint(exports: Exports, tmp_path: Path) -> None:
+    shutil.copytree(exports.checkpoint, tmp_path / "copy")
+    copied = export_bundle(tmp_path / "copy", tmp_path / "bundle")
+    bundles = [copied, exports(), exports("int8"), exports(kv_dtype="float32")]
     assert {bundle.manifest.fingerprints for bundle in bundles} == {bundles[0].manifest.fingerprints}
     write_safetensors(tmp_path / "other", seed=1)
     assert open_checkpoint(tmp_path / "other").source_fp != bundles[0].manifest.fingerprints.source_fp
@@ -192,10 +216,10 @@ def test_a_graph_that_computes_something_else_is_not_let_out(
 
 
 def test_an_existing_bundle_outlives_a_failed_export(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "out" / "bundle"
-    export_bundle(checkpoint, target)
+    shutil.copytree(exports().path, target)
     before = load_bundle(target).manifest
 
     def full(*_: object, **__: object) -> None:
@@ -203,7 +227,7 @@ def test_an_existing_bundle_outlives_a_failed_export(
 
     monkeypatch.setattr(pipeline.onnx_ir, "save", full)
     with pytest.raises(OSError, match="No space left"):
-        export_bundle(checkpoint, target, ExportOptions(weights="int8"))
+        export_bundle(exports.checkpoint, target, ExportOptions(weights="int8"))
     assert load_bundle(target).manifest == before
     assert [path.name for path in target.parent.iterdir()] == ["bundle"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from starsd_edge.errors import BundleError
 from tests.support import bundle_store
-from tests.support.bundle_store import made_once, what_runs
+from tests.support.bundle_store import made_once, tiny_copy, what_runs
 
 
 def written(place: Path, **files: str) -> Path:
@@ -70,3 +70,26 @@ def test_who_comes_while_a_bundle_is_made_waits_and_makes_none(tmp_path: Path, m
     for worker in workers:
         worker.join(60)
     assert len(makers) == 1
+
+
+def test_each_user_of_a_tiny_bundle_has_a_copy_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_store, "STORE", tmp_path / "store")
+    makers: list[Path] = []
+
+    def loaded(place: Path) -> Path:
+        return load(place / "whole").parent
+
+    def make(place: Path) -> None:
+        makers.append(place)
+        written(place, graph="whole")
+        if len(makers) == 1:
+            raise OSError("the disk is full")
+        (place / "whole").mkdir()
+
+    with pytest.raises(OSError, match="full"):
+        tiny_copy(tmp_path / "none", "tiny", loaded, make)
+    one, other = (tiny_copy(tmp_path / name, "tiny", loaded, make) for name in ("one", "other"))
+    (one / "graph").write_text("altered")
+    assert (other / "graph").read_text() == "whole"
+    assert (tiny_copy(tmp_path / "third", "tiny", loaded, make) / "graph").read_text() == "whole"
+    assert len(makers) == 2

@@ -1,4 +1,5 @@
-"""Bundles of the default model for the tests, exported once for each state of the code that makes them.
+"""Bundles of the default model and of tiny ones for the tests, exported once for each state of the code that makes
+them.
 
 Comments, docstrings and layout are no part of that state. Of states, the present and the last one are kept, and a file
 that is the same in both takes its room once. Workers wait for each other's exports.
@@ -36,6 +37,14 @@ SOURCES = (
     "starsd_edge/bundles/fingerprints.py",
 )
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+# What decides the tiny checkpoints and heads that tests export.
+TINY_SOURCES = tuple(
+    ROOT / "tests/support" / f"{name}.py"
+    for name in (
+        *("tiny_bundles", "tiny_tensorrt", "tiny_eagle3"),
+        *("tiny_llama", "small_tokenizers", "public_heads", "reference_heads"),
+    )
+)
 _STATES_KEPT = 1  # earlier states of the sources; each may take a gigabyte
 
 
@@ -86,6 +95,21 @@ def made_once(place: Path, load: Callable[[Path], Made], make: Callable[[], Made
         return made
 
 
+def tiny_copy(place: Path, name: str, load: Callable[[Path], Made], make: Callable[[Path], object]) -> Made:
+    """A copy at `place`, for this process alone, of what `make` writes into the directory that it is given: once."""
+    kept = place_of(f"{name}-{_digest_of(TINY_SOURCES)}")
+
+    def made() -> Made:
+        if kept.exists():
+            shutil.rmtree(kept)  # a make that failed half-way
+        make(kept)
+        return load(kept)
+
+    made_once(kept, load, made)
+    shutil.copytree(kept, place)
+    return load(place)
+
+
 def share_files(place: Path, others: list[Path]) -> None:
     """Let files of a bundle that are also those of another one be the same on the disk. Nobody writes into them."""
     for file in sorted(path for path in place.rglob("*") if path.is_file()):
@@ -120,10 +144,15 @@ def _digest(file: Path) -> str:
 
 @functools.cache
 def _state_of_the_sources() -> str:
+    return _digest_of(tuple(_files()), LIBRARIES)
+
+
+@functools.cache
+def _digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
     digest = hashlib.sha256()
-    for library in LIBRARIES:
+    for library in libraries:
         digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
-    for file in sorted(_files()):
+    for file in sorted(files):
         digest.update(f"{file.relative_to(ROOT)}\0{what_runs(file.read_text())}\0".encode())
     return digest.hexdigest()[:16]
 

@@ -6,10 +6,12 @@ paper, so that nothing here is the code under test.
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -19,12 +21,15 @@ from transformers import PreTrainedModel
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE
 from starsd_edge.cli.main import run
+from starsd_edge.errors import BundleError
 from starsd_edge.heads.draft_bundle import DraftBundle, load_draft_bundle
 from tests.support import reference_heads
+from tests.support.bundle_store import tiny_copy
 from tests.support.public_heads import write_head
 from tests.support.small_tokenizers import byte_level
 from tests.support.tiny_llama import tiny_model, write_safetensors
 
+Made = TypeVar("Made")
 LAYERS, TAPS = 3, (1, 2, 3)
 """The last tap is what goes into the final norm."""
 WIDTH, INNER, HEADS, KV_HEADS, EPS = 64, 96, 4, 2, 1e-5
@@ -148,7 +153,9 @@ def _noise(shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TinyEagle3:
-    """Everything below one directory, made when it is first asked for; bundles by the command that users run."""
+    """Everything below one directory, made when it is first asked for, for all workers once; bundles by the command
+    that users run.
+    """
 
     place: Path
 
@@ -160,26 +167,41 @@ class TinyEagle3:
     @cached_property
     def head(self) -> Path:
         """As published."""
-        return write_head(self.place / "tiny-eagle3", config(), trained_tensors(target_model()))
+        return tiny_copy(
+            self.place / "tiny-eagle3",
+            "tiny-eagle3-head",
+            _written_head,
+            lambda made: write_head(made, config(), trained_tensors(target_model())),
+        )
 
     @cached_property
     def target(self) -> Bundle:
         """fp32, float16 KV, with the head's features."""
-        return load_bundle(self._export("tiny-fp32-eagle3", "--features-for"))
+        return self._export("tiny-fp32-eagle3", load_bundle, "--features-for")
 
     @cached_property
     def target_int8(self) -> Bundle:
         """The same with int8 weights."""
-        return load_bundle(self._export("tiny-int8-eagle3", "--weights", "int8", "--features-for"))
+        return self._export("tiny-int8-eagle3", load_bundle, "--weights", "int8", "--features-for")
 
     @cached_property
     def drafts(self) -> DraftBundle:
         """fp32, of the head."""
-        return load_draft_bundle(self._export("tiny-eagle3-fp32", "--weights", "fp32", "--draft-head"))
+        return self._export("tiny-eagle3-fp32", load_draft_bundle, "--weights", "fp32", "--draft-head")
 
-    def _export(self, name: str, *options: str) -> Path:
+    def _export(self, name: str, load: Callable[[Path], Made], *options: str) -> Made:
         """What `export` puts there by itself."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(CACHE_VARIABLE, str(self.place))
-            assert run(["export", str(self.checkpoint), *options, str(self.head)]) == 0
-        return self.place / "bundles" / name
+
+        def make(kept: Path) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(CACHE_VARIABLE, str(self.place / "exporting"))
+                assert run(["export", str(self.checkpoint), *options, str(self.head)]) == 0
+            shutil.move(self.place / "exporting" / "bundles" / name, kept)
+
+        return tiny_copy(self.place / "bundles" / name, name, load, make)
+
+
+def _written_head(place: Path) -> Path:
+    if not (place / "model.safetensors").is_file():  # what `write_head` writes last
+        raise BundleError("none")
+    return place

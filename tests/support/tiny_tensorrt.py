@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.engine_manifest import require_plan
 from starsd_edge.runtime.tensorrt.engine import TensorrtEngine
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import KV_STRATEGIES, TensorrtOptions
+from tests.support.bundle_store import tiny_copy
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_engine import FakeBuild, write_fake_engine
@@ -41,14 +42,17 @@ class Board:
 def export_tiny_tensorrt(place: Path) -> dict[str, Bundle]:
     """By KV strategy, with float16 weights."""
     checkpoint = write_safetensors(place / "checkpoint")
-    return {
-        strategy: export_bundle(
-            checkpoint,
+
+    def kept(strategy: str) -> Bundle:
+        options = ExportOptions("fp16", tensorrt=TensorrtOptions(kv_strategy=strategy, context=CONTEXT))
+        return tiny_copy(
             place / strategy,
-            ExportOptions("fp16", tensorrt=TensorrtOptions(kv_strategy=strategy, context=CONTEXT)),
+            f"tiny-tensorrt-{strategy}",
+            load_bundle,
+            lambda made: export_bundle(checkpoint, made, options),
         )
-        for strategy in KV_STRATEGIES
-    }
+
+    return {strategy: kept(strategy) for strategy in KV_STRATEGIES}
 
 
 class OnFake:
