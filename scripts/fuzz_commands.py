@@ -114,8 +114,9 @@ class Fuzz:
         self._sources = [*sources, *_small_files(place)]
         self._copies = 0
         self._draw = random.Random(seed)  # noqa: S311 (repeatable, no secret)
-        app = main.build_app()
-        self._options = _options_by_command(typer.main.get_command(app))
+        command = typer.main.get_command(main.build_app())
+        main.build_app = lambda: command  # type: ignore[assignment, return-value] (takes as long as many a command)
+        self._options = _options_by_command(command)
 
     def case(self) -> Case:
         """The next one."""
