@@ -1,14 +1,17 @@
 """Run commands with wrong files, options, environments and streams: each must end in an exit code and one clear line.
 
-    python scripts/fuzz_commands.py --runs 10000 --seed 1
+    python scripts/fuzz_commands.py BUNDLE... CHECKPOINT... --runs 10000 --seed 1
 
 A run is a fork of one warmed-up interpreter. It fails where a traceback or the line about a fault of ours is shown,
-where the exit code is none of 0, 1, 2 and 128+n, where a refusal says nothing, or where it takes longer than a minute.
+where the exit code is none of 0, 1, 2 and 128+n, where a refusal says nothing, or where it is slow twice. Commands that
+train or convert a model are rare: a run of them takes as long as hundreds of others. The small files that commands read
+(prompts, keys, configuration, messages) are made here; give it tiny models.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import shutil
@@ -24,7 +27,9 @@ import typer
 
 from starsd_edge.cli import main
 
-LONGEST_S = 60
+LONGEST_S = 20
+"""A run that takes longer is slow, and has three times as long in a second try."""
+SLOW = "took too long"
 _WAITING = ("run-draft", "run-target", "monitor", "demo")
 """May run for ever, and are ended sooner."""
 _WAITING_S = 6
@@ -54,10 +59,31 @@ _TEXTS = (
     *(b"[plan]\nfrom = '\\u0000'\n", b"[check]\nthreads = 99999999999999999999\n", b"[doctor]\nport = -1\n"),
 )
 _COMMANDS = (
-    *(("check",), ("plan",), ("run-target",), ("run-draft",), ("export",), ("train-draft",), ("monitor",), ("doctor",)),
-    *(("pull",), ("config", "show"), ("config", "path"), ("bench", "decode"), ("bench", "verify"), ("bench", "drafts")),
-    *(("bench", "trace"), ("bench", "star"), ("bench", "hub-step"), ("demo",), ()),
+    *(("check",), ("plan",), ("run-target",), ("run-draft",), ("monitor",), ("doctor",), ("pull",), ()),
+    *(("config", "show"), ("config", "path"), ("bench", "verify"), ("bench", "hub-step"), ("bench", "drafts")),
+    *(("bench", "decode"), ("bench", "trace")),
 )
+_COSTLY = (("export",), ("train-draft",), ("bench", "star"), ("demo",))
+_COSTLY_SHARE = 0.02
+_SMALL: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("run-target",): ("--max-tokens", "4", "--prompt", "hi"),
+    ("run-draft",): ("--port", "0"),
+    ("bench", "verify"): ("--passes", "3", "--rows", "2", "--committed", "8"),
+    ("bench", "drafts"): ("--draft", "ngram", "--limit", "1", "--new-tokens", "8"),
+    ("bench", "decode"): ("--repeats", "1", "--new-tokens", "2", "--prompt-tokens", "4"),
+    ("bench", "trace"): ("--texts", "1", "--new-tokens", "32"),
+    ("bench", "hub-step"): ("--repeats", "3", "--rows", "4", "--sessions", "1"),
+}
+"""Options with which a command does its whole work soon."""
+_FILES = {
+    "prompts.txt": "hello\nwhat is a star?\n\nab " * 3,
+    "token.txt": "0123456789abcdef0123456789abcdef\n",
+    "keys.toml": '[jetson]\ntoken-file = "token.txt"\nsessions = 4\n',
+    "config.toml": '[plan]\nrtt-ms = 5.0\n[run-target]\nstop = ["x"]\nmax-tokens = 3\n[run-draft]\nport = 0\n',
+    "messages.json": '[{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]\n',
+    "points.json": '{"points": [{"targets": 1, "sd_hub": 0.01}], "draft_times": {"1": 2.0}}\n',
+}
+"""What commands read beside models."""
 _VARIABLES = ("HOME", "TERM", "COLUMNS", "LINES", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "STARSD_CACHE", "STARSD_CONFIG")
 _VARIABLES += ("STARSD_PLAN_RTT_MS", "STARSD_RUN_TARGET_STOP", "STARSD_CHECK_BUNDLE", "STARSD_TYPO", "NO_COLOR", "TZ")
 
@@ -84,19 +110,25 @@ class Fuzz:
     """
 
     def __init__(self, sources: Sequence[Path], place: Path, seed: int) -> None:
-        self._sources = list(sources)
         self._place = place
+        self._sources = [*sources, *_small_files(place)]
+        self._copies = 0
         self._draw = random.Random(seed)  # noqa: S311 (repeatable, no secret)
-        app = main.build_app()
-        self._options = _options_by_command(typer.main.get_command(app))
+        command = typer.main.get_command(main.build_app())
+        main.build_app = lambda: command  # type: ignore[assignment, return-value] (takes as long as many a command)
+        self._options = _options_by_command(command)
 
     def case(self) -> Case:
         """The next one."""
         draw = self._draw
-        words = draw.choice(_COMMANDS)
+        shutil.rmtree(self._place / "inputs", ignore_errors=True)
+        (self._place / "inputs").mkdir()
+        words = draw.choice(_COSTLY if draw.random() < _COSTLY_SHARE else _COMMANDS)
         arguments = list(words)
         if draw.random() < 0.85 and words:
             arguments.append(str(self._damaged()))
+        if draw.random() < 0.8:
+            arguments += _SMALL.get(words, ())
         for _ in range(draw.choice((0, 0, 1, 1, 2, 3))):
             option = draw.choice(self._options.get(words) or ["--help"])
             arguments += [option, str(self._damaged()) if draw.random() < 0.3 else draw.choice(_WILD)]
@@ -109,21 +141,22 @@ class Fuzz:
 
     def _damaged(self) -> Path:
         """A copy of a source with one file damaged, or a file of wild bytes."""
-        draw, copy = self._draw, self._place / "input"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.unlink(missing_ok=True)
-        if draw.random() < 0.25:
+        draw = self._draw
+        self._copies += 1
+        source = draw.choice(self._sources)
+        copy = self._place / "inputs" / f"{self._copies}{source.suffix}"
+        if draw.random() < 0.15:
             copy.write_bytes(draw.choice(_TEXTS))
             return copy
-        source = draw.choice(self._sources)
         if source.is_dir():
             shutil.copytree(source, copy)
             files = sorted(file for file in copy.rglob("*") if file.is_file())
             small = [file for file in files if file.stat().st_size < 200_000]
-            self._damage(draw.choice(small if draw.random() < 0.8 else files))
+            chosen = draw.choice(small if draw.random() < 0.8 else files)
         else:
-            shutil.copy(source, copy)
-            self._damage(copy)
+            chosen = Path(shutil.copy(source, copy))
+        if draw.random() < 0.75:
+            self._damage(chosen)
         return copy
 
     def _damage(self, file: Path) -> None:
@@ -155,29 +188,37 @@ class Fuzz:
         pieces[number] = self._draw.choice(wild) + pieces[number][end:]
         return b": ".join(pieces)
 
-    def run(self, case: Case) -> str:
+    def run(self, case: Case, longest_s: int = LONGEST_S) -> str:
         """What is wrong with how it ended; "" for nothing."""
         out, err = self._place / "out", self._place / "err"
         child = os.fork()
         if child == 0:
-            _in_child(case, out, err, self._place)
+            _in_child(case, out, err, self._place, _WAITING_S if _waits(case) else longest_s)
         _, status = os.waitpid(child, 0)
         said = err.read_text(errors="replace")
         code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         if code == 128 + signal.SIGALRM:
-            return "" if _waits(case) else "took too long"
+            return "" if _waits(case) else SLOW
         if code == 128 + signal.SIGSEGV or (code not in (0, 1, 2) and code < 128):
             return f"exit code {code}: {said[-300:]}"
-        if "Traceback" in said or "STARSD_TRACEBACK" in said or "Exception ignored" in said:
+        if "Traceback" in said or "report what it shows" in said or "Exception ignored" in said:
             return said
         if code in (1, 2) and case.streams == ("", "", "") and not said and not out.read_bytes():
             return f"exit code {code} and not a word"
         return ""
 
 
-def _in_child(case: Case, out: Path, err: Path, place: Path) -> None:
+def _small_files(place: Path) -> list[Path]:
+    folder = place / "small"
+    folder.mkdir()
+    for name, text in _FILES.items():
+        (folder / name).write_text(text)
+    return sorted(folder.iterdir())
+
+
+def _in_child(case: Case, out: Path, err: Path, place: Path, longest_s: int) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_WAITING_S if _waits(case) else LONGEST_S)
+    signal.alarm(longest_s)
     for number, path in ((0, Path(os.devnull)), (1, out), (2, err)):
         mode = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         opened = os.open(path, mode, 0o600)
@@ -235,8 +276,12 @@ def _warm_up() -> None:
         importlib.import_module(name)
 
 
-def fuzz(runs: int, seed: int, sources: Sequence[Path], tell: Callable[[str], None]) -> int:
-    """Run so many and tell what failed; how many did."""
+def fuzz(runs: int, seed: int, sources: Sequence[Path], tell: Callable[[str], None], keep: Path | None = None) -> int:
+    """Run so many and tell what failed; how many did.
+
+    Args:
+        keep: a directory to which the inputs of the first failure of each kind are copied.
+    """
     with tempfile.TemporaryDirectory() as place:
         usual = {"HOME": place, "STARSD_CACHE": f"{place}/cache", "STARSD_CONFIG": os.devnull, "HF_HUB_OFFLINE": "1"}
         os.environ.update(usual)
@@ -247,11 +292,16 @@ def fuzz(runs: int, seed: int, sources: Sequence[Path], tell: Callable[[str], No
         for number in range(runs):
             case = machine.case()
             wrong = machine.run(case)
-            if wrong:
-                kind = wrong.strip().splitlines()[-1][:160]
-                failures[kind] += 1
-                if failures[kind] == 1:
-                    tell(f"run {number}, seed {seed}: {case}\n{wrong}")
+            if wrong == SLOW:
+                wrong = machine.run(case, 3 * LONGEST_S)
+            if not wrong:
+                continue
+            kind = wrong.strip().splitlines()[-1].replace(place, "")[:160]
+            failures[kind] += 1
+            if failures[kind] == 1:
+                tell(f"run {number}, seed {seed}: {case}\n{wrong}")
+                if keep is not None:
+                    shutil.copytree(Path(place) / "inputs", keep / f"{seed}-{number}", symlinks=True)
         for kind, count in failures.most_common():
             tell(f"{count} times: {kind}")
         return failures.total()
@@ -259,8 +309,10 @@ def fuzz(runs: int, seed: int, sources: Sequence[Path], tell: Callable[[str], No
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="+", type=Path, help="bundles, checkpoints and files to damage copies of")
+    parser.add_argument("sources", nargs="*", type=Path, help="bundles, checkpoints and files to damage copies of")
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="copy the inputs of each kind of failure to this directory")
     asked = parser.parse_args()
-    sys.exit(1 if fuzz(asked.runs, asked.seed, asked.sources, print) else 0)
+    tell = functools.partial(print, flush=True)
+    sys.exit(1 if fuzz(asked.runs, asked.seed, asked.sources, tell, asked.keep) else 0)

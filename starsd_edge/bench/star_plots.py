@@ -12,7 +12,7 @@ from starsd_edge.bench.figures import TIMING_BACKEND, percentile
 from starsd_edge.bench.star_figures import StarResults, has_law, law_of
 from starsd_edge.bench.star_plan import COLOCATED, LAW, OURS, PLAIN, POLICY, PUBLISHED, RTT, SCALE
 from starsd_edge.bench.star_runs import MeasuredPoint
-from starsd_edge.bundles.cache import fonts_dir
+from starsd_edge.bundles.cache import fonts_dir, known_cache
 
 _SIZE = (7.0, 4.4)
 _DPI = 110
@@ -38,7 +38,8 @@ def write_plots(results: StarResults, directory: Path) -> list[Path]:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    os.environ.setdefault("MPLCONFIGDIR", str(fonts_dir()))  # read when matplotlib is imported
+    if known_cache() is not None:
+        os.environ.setdefault("MPLCONFIGDIR", str(fonts_dir()))  # read when matplotlib is imported
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

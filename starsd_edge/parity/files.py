@@ -120,14 +120,15 @@ Agreement = Callable[[Path, EngineManifest, Manifest], None]
 """Raises EngineError where an engine's manifest is not one of an engine of this graph."""
 
 
-def find_engines(bundle: Bundle, kept: Path) -> list[Path]:
+def find_engines(bundle: Bundle, kept: Path | None) -> list[Path]:
     """Directories of engines of a bundle: inside it, and among those that are kept on this machine.
 
     Args:
-        kept: where `export` puts engines.
+        kept: where `export` puts engines; None where there is no such place.
     """
     inside = [file.parent for file in sorted(bundle.path.rglob(ENGINE_NAME))]
-    return [*inside, *(file.parent for file in sorted(kept.glob(f"*/{ENGINE_NAME}")) if _is_of(file.parent, bundle))]
+    files = [] if kept is None else sorted(kept.glob(f"*/{ENGINE_NAME}"))
+    return [*inside, *(file.parent for file in files if _is_of(file.parent, bundle))]
 
 
 def check_engine(directory: Path, engine: EngineManifest, manifest: Manifest, agree: Agreement) -> list[Check]:

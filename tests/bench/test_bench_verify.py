@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence as ListLike
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from starsd_edge.bench import figures
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.cli.bench.options import BenchVerifyOptions
 from starsd_edge.cli.bench.verify import VerifyBench, VerifyOutcome
@@ -19,7 +21,7 @@ from starsd_edge.runtime.engine import Sequence, Step
 from starsd_edge.speculation.tree import DraftTree
 from starsd_jetson import target as target_module
 from tests.support.boards import orin_nano, write_tree
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, without_home
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.scripted_hub import Asked, ScriptedHub
@@ -144,6 +146,27 @@ def test_people_get_a_table_and_scripts_a_file(
     assert names == ["verify_ms_1_after_8", "verify_ms_4_after_8", "verify4_over_verify1_after_8"]
     assert content["spread"]["verify_ms_4_after_8"]["samples"] == 3
     assert "measured at" in cli("plan", "letters").out
+
+
+def test_times_are_shown_without_a_home_and_kept_without_a_report(
+    cli: CommandLine, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: PrefixEngine(1, max_context=128))
+    options = (bundle, "--passes", 3, "--rows", 4, "--committed", 8)
+    without_home(monkeypatch)
+    homeless = cli("bench", "verify", *options)
+    assert (homeless.code, "over one row" in homeless.out) == (0, True)
+    assert "not kept: no home directory is known" in homeless.out
+    monkeypatch.setenv("STARSD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(figures, "write_report", full_disk)
+    unreported = cli("bench", "verify", *options, "--json", tmp_path / "report.json")
+    assert (unreported.code, "kept for run-target and plan" in unreported.out) == (1, True)
+    assert "the disk is full" in unreported.err
+    assert "measured at" in cli("plan", bundle).out
+
+
+def full_disk(*arguments: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "report.json")
 
 
 @pytest.mark.parametrize(

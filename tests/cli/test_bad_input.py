@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from starsd_jetson import target as target_module
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, without_home
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.scripted_hub import ScriptedHub
@@ -322,3 +322,18 @@ def test_a_wrong_table_of_a_group_stops_its_commands_and_no_others(cli: CommandL
     says = "no command has the table [bench.decod]: did you mean [bench.decode]?"
     assert says in line_of(cli, "--config options.toml bench decode letters", 2)
     assert cli(*f"--config options.toml {ASK}".split()).code != 2
+
+
+def test_a_bundle_given_by_path_needs_no_home_directory(
+    cli: CommandLine, place: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = cache / "bundles/letters"
+    without_home(monkeypatch)
+    for command in ("doctor", "check", "plan"):
+        ended = cli(command, bundle)
+        assert "no home directory is known: set" not in ended.out + ended.err, ended
+        assert "fault of starsd-edge" not in ended.err, ended
+        assert ended.out, ended
+    (place / "keys.toml").write_text('[kitchen]\ntoken-file = "~nobody-of-this-name/token"\n')
+    assert "~nobody-of-this-name/token" in cli.refused("run-draft", "--keys", place / "keys.toml", "--port", 0)
+    assert "no model named '~nobody-of-this-name/x'" in cli.refused("export", "~nobody-of-this-name/x")

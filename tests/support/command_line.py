@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import pwd
 from dataclasses import dataclass
 
 import pytest
 
 from starsd_edge.cli.main import run
+
+_PLACES = ("HOME", "STARSD_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+
+
+def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user whom the system does not know: no variable, and no entry among the users."""
+    for name in _PLACES:
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
 
 
 @dataclass(frozen=True)

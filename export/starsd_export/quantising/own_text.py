@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.doctor.machine import OWN_TEXT
+from starsd_edge.errors import UsageError
 from starsd_edge.text.chat import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.reference import STOCK_ATTENTION
@@ -88,13 +89,18 @@ def kept_text(source_fp: str, rules: WritingRules) -> OwnText | None:
     """The text that was written before for this checkpoint; None where there is none that can be used."""
     try:
         text = msgspec.json.decode(_place(source_fp, rules).read_bytes(), type=OwnText)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, UsageError, msgspec.DecodeError):
         return None
     return text if all(len(row) == rules.length for row in (*text.searched, *text.judged)) else None
 
 
 def keep_text(source_fp: str, rules: WritingRules, text: OwnText) -> Path:
-    """Keep a text for later exports of this checkpoint; returns where it is."""
+    """Keep a text for later exports of this checkpoint; returns where it is.
+
+    Raises:
+        OSError: it cannot be written.
+        UsageError: no place for it is known.
+    """
     place = _place(source_fp, rules)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_whole(place, msgspec.json.encode(text))

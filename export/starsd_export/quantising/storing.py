@@ -12,6 +12,7 @@ import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import PerplexityChange
+from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import Engine, run_chain
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.blocks import Blocks, Search, quantise_model
@@ -62,7 +63,10 @@ def _own_text(checkpoint: Checkpoint, model: PreTrainedModel, rules: WritingRule
         progress(f"letting the model write {rules.rows * rules.length} tokens, once")
         tokenizer = checkpoint_tokenizer(checkpoint)
         text = write_own_text(model, openings(tokenizer, checkpoint.bos_id, model.config.vocab_size, rules), rules)
-        keep_text(checkpoint.source_fp, rules, text)
+        try:
+            keep_text(checkpoint.source_fp, rules, text)
+        except (OSError, UsageError) as error:  # it serves this export
+            progress(f"what the model wrote is not kept: {error}")
     return text
 
 

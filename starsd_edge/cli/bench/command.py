@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from starsd_edge.cli.bench.options import (
@@ -13,7 +15,10 @@ from starsd_edge.cli.bench.options import (
 )
 from starsd_edge.cli.bench.star_options import BenchStarOptions
 from starsd_edge.cli.commands import add_command
-from starsd_edge.errors import StarsdError
+from starsd_edge.errors import StarsdError, UsageError
+
+if TYPE_CHECKING:
+    from starsd_edge.cli.bench.verify import VerifyOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -104,18 +109,33 @@ def verify(options: BenchVerifyOptions) -> None:
     from starsd_edge.bench.figures import check_report_path, write_report
     from starsd_edge.cli.bench.output import progress_lines
     from starsd_edge.cli.bench.verify import WIDTH, VerifyBench, show_passes
-    from starsd_edge.doctor.curve_store import curve_store
 
     if options.json is not None:
         check_report_path(options.json)
     with progress_lines() as progress:
         outcome = VerifyBench(options, progress).run()
-    show_passes(outcome, Console(file=sys.stdout, width=WIDTH, highlight=False), kept=options.keep)
+    show_passes(outcome, Console(file=sys.stdout, width=WIDTH, highlight=False))
     sys.stdout.flush()
-    if options.json is not None:
-        write_report(options.json, outcome.report)
-    if options.keep:
+    try:
+        if options.json is not None:
+            write_report(options.json, outcome.report)
+    finally:  # one that cannot be written is no reason to lose the other
+        typer.echo(_keep(outcome) if options.keep else "not kept")
+
+
+def _keep(outcome: VerifyOutcome) -> str:
+    """Keep the times where a place for them is known, and say whether they are.
+
+    Raises:
+        OSError: they cannot be written there.
+    """
+    from starsd_edge.doctor.curve_store import curve_store
+
+    try:
         curve_store().save(outcome.key, outcome.stored)
+    except UsageError as error:  # there is no place for them, and nothing needs one
+        return f"not kept: {error}"
+    return "kept for run-target and plan"
 
 
 def trace(options: BenchTraceOptions) -> None:

@@ -153,7 +153,7 @@ def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]
 WIDTH = 80
 
 
-def show_passes(outcome: VerifyOutcome, console: Console, *, kept: bool) -> None:
+def show_passes(outcome: VerifyOutcome, console: Console) -> None:
     """A line for each number of committed tokens and rows, then the first drafts, and what was measured how."""
     report, settings = outcome.report, outcome.report.settings
     table = Table(box=None, pad_edge=False, width=WIDTH)
@@ -184,7 +184,6 @@ def show_passes(outcome: VerifyOutcome, console: Console, *, kept: bool) -> None
         "passes of each kind, by turns",
         markup=False,
     )
-    console.print("kept for run-target and plan" if kept else "not kept")
 
 
 def _count(number: int, one: str, many: str) -> str:

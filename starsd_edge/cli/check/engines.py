@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.bundles.cache import engines_dir
+from starsd_edge.bundles.cache import engines_dir, known_cache
 from starsd_edge.bundles.engine_manifest import read_engine_manifest, rebuild_command, require_fit
 from starsd_edge.cli.check.graph import GraphRun
 from starsd_edge.errors import StarsdError, UsageError
@@ -40,7 +40,7 @@ def check_engines(
                 f"{bundle.path} has a graph for ONNX Runtime, of which there are no engines: leave --engine"
             )
         return
-    directories = list(named) or find_engines(bundle, engines_dir())
+    directories = list(named) or find_engines(bundle, None if known_cache() is None else engines_dir())
     if not directories:
         remedy = f"build one, on the device that runs it: `starsd-edge export {bundle.path} --engine tensorrt`"
         yield Part(PART, "engines", [not_checked("engines", "there is none on this machine", remedy)])

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starsd_edge.bundles.cache import bundle_names, bundles_dir, cache_dir
+from starsd_edge.bundles.cache import CACHE_VARIABLE, bundle_names, bundles_dir, known_cache
 from starsd_edge.cli.doctor.bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.device.facts import read_device
@@ -59,10 +59,14 @@ def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:
 
     yield from check_software(here.software)
     yield from check_device(here.device)
-    yield from check_machine(gather_machine(cache_dir(), DoorSettings().max_sockets + _OWN_FILES))
+    cache = known_cache()
+    yield from check_machine(gather_machine(cache or Path.cwd(), DoorSettings().max_sockets + _OWN_FILES))
     yield _check_port(options.port)
     try:
-        yield from check_cache(read_cache(cache_dir()))
+        if cache is None:
+            yield Finding("cache", Level.NOTE, "no home directory is known", f"set {CACHE_VARIABLE} to a directory")
+        else:
+            yield from check_cache(read_cache(cache))
     except OSError as error:
         yield Finding("cache", Level.FAILURE, f"{error.filename} cannot be read: {error.strerror}", "check its owner")
     if options.token_file is not None:
@@ -98,7 +102,7 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, pro
         remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
         if find_spec("torch") is None:
             remedy = f"export on a machine that has the extra for it ({remedy}), and copy the bundle here"
-        yield Finding("bundle", Level.NOTE, f"none in {bundles_dir()}", remedy)
+        yield Finding("bundle", Level.NOTE, "none" if known_cache() is None else f"none in {bundles_dir()}", remedy)
     ran: set[str] = set()
     asked = False
     for name in names:

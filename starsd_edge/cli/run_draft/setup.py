@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from starsd_edge.bundles.bundle import bundle_kind
+from starsd_edge.bundles.cache import expanded
 from starsd_edge.cli.settings.files import TomlError, parse_toml
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
@@ -123,7 +124,7 @@ def read_keys(path: Path) -> tuple[HubKey, ...]:
         raise UsageError(f"{path} does not fit: {error}; {hint}") from None
     keys: dict[str, HubKey] = {}
     for name, table in tables.items():
-        token = read_token(path.parent / Path(table.token_file).expanduser())
+        token = read_token(path.parent / expanded(table.token_file))
         if token in keys:
             raise UsageError(f"[{name}] in {path} has the token of a key before it: give each its own")
         keys[token] = HubKey(token, KeyTerms(table.weight, table.priority))

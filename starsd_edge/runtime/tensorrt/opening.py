@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.bundles.cache import engines_dir
+from starsd_edge.bundles.cache import engines_dir, known_cache
 from starsd_edge.bundles.engine_manifest import (
     ENGINE_NAME,
     EngineHost,
@@ -136,7 +136,8 @@ def fitting_engine(bundle: Bundle, host: EngineHost) -> tuple[Path, EngineManife
 
 def engines_of(bundle: Bundle) -> Iterator[tuple[Path, EngineManifest]]:
     """Engines of a bundle's graph, and others of its name: beside it and in the cache, the newest first."""
-    found = [file for place in (bundle.path / "engines", engines_dir()) for file in place.glob(f"*/{ENGINE_NAME}")]
+    places = [bundle.path / "engines", *([] if known_cache() is None else [engines_dir()])]
+    found = [file for place in places for file in place.glob(f"*/{ENGINE_NAME}")]
     for file in sorted(found, key=lambda file: file.stat().st_mtime, reverse=True):
         try:
             engine = read_engine_manifest(file.parent)
