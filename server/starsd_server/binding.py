@@ -10,9 +10,11 @@ from starsd_edge.errors import UsageError
 from starsd_edge.telemetry.hub_opening import hub_listens
 
 MAX_OWN_PORTS = 1024
-"""Looking for a free one where others hold all of them takes the event loop about 20 ms (measured, CPU)."""
+"""Most ports that a hub may hand out to targets. To look for a free one where others hold all of them takes the event
+loop about 20 ms (measured, CPU).
+"""
 _BACKLOG = 8
-"""At a port of its own one target is expected."""
+"""TCP connections that may wait to be accepted at a target's own port, where one target is expected."""
 
 
 def bind(host: str, port: int, has_token: bool) -> socket.socket:

@@ -21,7 +21,7 @@ from starsd_server.peer import LiveConnection
 log = logging.getLogger(__name__)
 
 SNAPSHOT_S = 0.5
-"""Between snapshots: what people can follow."""
+"""Seconds between snapshots: people cannot follow faster ones."""
 
 
 class MonitorFeed:

@@ -58,14 +58,17 @@ from starsd_server.worker import Done, Drafted, DrafterPool, DraftFailed, DraftW
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a drafter in pure Python may hold the interpreter that the event loop waits for (the default is 5 ms)."""
+"""Seconds that a drafter in pure Python may hold the interpreter while the event loop waits for it (Python's default is
+5 ms).
+"""
 _TICK_S = 1.0
+"""Seconds between two rounds of periodic work: expired sessions, link times, time sums."""
 SHARE_S = 0.25
-"""Between two choices of draft shapes."""
+"""Seconds between two choices of draft shapes."""
 MOST_SHARING = 0.02
-"""Share of the time that choosing may take."""
+"""Most of the hub's time that choosing draft shapes may take, as a share; the choices become less frequent above it."""
 _LAST_DRAFT_S = 5.0
-"""Patience with the draft in progress when the hub closes."""
+"""Seconds to wait for the draft in progress when the hub closes."""
 
 
 class Hub:
@@ -297,7 +300,7 @@ class Hub:
         self._events.add(FAILED, "" if connection is None else self._name_of(connection), failure.message)
 
     async def _tick(self) -> None:
-        """Once a second: end what has been away for too long, look at the links, balance the books."""
+        """Once a second: end sessions that were away for too long, read link times, sum up the thread's time."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._carry_out(self._protocol.expire(self._clock()))
@@ -308,7 +311,7 @@ class Hub:
             self._note_turned_away()
 
     async def _share_out(self) -> None:
-        """Now and then, choose the drafts' shapes anew; on another thread, and seldom where that takes long."""
+        """Choose the draft shapes anew every `SHARE_S` seconds, on another thread; less often where that takes long."""
         pause_s = SHARE_S
         while True:
             await asyncio.sleep(pause_s)

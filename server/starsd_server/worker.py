@@ -1,8 +1,8 @@
 """The drafting thread: takes what is queued, runs the drafters, hands back what came of it.
 
 It never sleeps while `Q_in` holds work. A drafter that raises costs the session it raised for, nothing else, also where
-several are drafted for together. Between two passes it only hands over what came of the first, in one call, and takes
-the next: the books of costs are kept on the event loop.
+several are drafted for together. Between two passes the thread only hands over the results of the first, in one call,
+and takes the next work: the costs of passes are recorded on the event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from starsd_server.utilisation import UseMeter
 log = logging.getLogger(__name__)
 
 FAILING_AFTER = 3
-"""Failures in a row, of any sessions, after which a drafter is reported as failing."""
+"""Failures in a row, of any sessions, after which a drafter is reported as failing: fewer may be the fault of one
+session.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Drafted:
 
     Attributes:
         base_len: position of the token that the drafter hung it from.
-        queue_us: from the arrival of the request to the drafter.
-        service_us: in the drafter, the whole batch that it was drafted in and the rows that came with it included.
+        queue_us: microseconds from the arrival of the request to the beginning of the drafter's pass.
+        service_us: microseconds of that pass: of the whole batch, with the rows that came with it.
     """
 
     session: int
@@ -53,7 +55,7 @@ class Drafted:
 
 @dataclass(frozen=True)
 class DraftFailed:
-    """The drafter gave this session up; epoch 0 when nothing had been asked."""
+    """The drafter failed for this session, which is given up; epoch 0 when nothing had been asked."""
 
     session: int
     epoch: int
@@ -65,13 +67,13 @@ Outcome = Warm | Drafted | DraftFailed
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a piece of work.
+    """The results of a piece of work.
 
     Attributes:
-        outcomes: for the targets.
-        work: None for a warm-up.
-        drafter: that did it; "" where none did, because the session was given up before.
-        service_s: in the drafter.
+        outcomes: results for the targets.
+        work: the work that was done; None for a warm-up.
+        drafter: name of the drafter that did it; "" where none did, because the session was given up before.
+        service_s: seconds in the drafter.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -81,7 +83,7 @@ class Done:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it shows what such work costs: nothing failed."""
+        """Whether nothing failed, so that the time may count as the cost of such work."""
         return not any(isinstance(outcome, DraftFailed) for outcome in self.outcomes)
 
 
@@ -90,12 +92,12 @@ class DrafterHealth:
     """Counters of one drafter; the drafting thread writes, others read.
 
     Attributes:
-        sessions: open now.
+        sessions: sessions open now.
         passes: runs in which it drafted, for one session or several at once.
         failures: sessions lost to an error of the drafter.
-        failures_in_a_row: since it last did its work.
-        refusals: sessions it did not serve although sound (full, rows it cannot take).
-        last_error: class of the last error.
+        failures_in_a_row: sessions lost since it last did its work.
+        refusals: sessions that it did not serve although it works (it is full, or cannot take their rows).
+        last_error: class name of the last error.
     """
 
     kind: str
@@ -112,7 +114,7 @@ class DrafterHealth:
 
     @property
     def failing(self) -> bool:
-        """Whether it keeps raising."""
+        """Whether it has failed `FAILING_AFTER` times in a row."""
         return self.failures_in_a_row >= FAILING_AFTER
 
 
@@ -172,7 +174,7 @@ class DrafterPool:
         return []
 
     def _draft(self, drafter: Drafter, batch: Batch, began: float) -> list[Outcome]:
-        """One pass for all of the batch; only those sessions are lost that fail."""
+        """Draft for the whole batch in one pass; only sessions that fail are lost."""
         answers = [answer for answer in batch.answers if answer.request.session in self._bound]
         failures = dict(self._absorb_all(drafter, [answer.rows for answer in answers if answer.rows is not None]))
         going = [answer.request for answer in answers if answer.request.session not in failures]
@@ -318,7 +320,7 @@ class DraftWorker:
         self._meter = UseMeter(clock())
         self._faulty = False
         self._next: Taken | None = None
-        """The work to do now, where it was taken already."""
+        """The next work, where it was taken from the queue already."""
         self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)
 
     def start(self) -> None:
@@ -326,18 +328,18 @@ class DraftWorker:
         self._thread.start()
 
     def stop(self, patience_s: float) -> bool:
-        """Ask it to end after the draft in progress; whether it did within `patience_s` seconds."""
+        """Ask the thread to end after the draft in progress; whether it did within `patience_s` seconds."""
         self._queue.close()
         self._thread.join(patience_s)
         return not self._thread.is_alive()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it works."""
+        """Whether the thread runs and has had no fault."""
         return self._thread.is_alive() and not self._faulty
 
     def time_use(self) -> TimeUse:
-        """How it spent its time until now."""
+        """How the thread has spent its time until now."""
         return self._meter.read(self._clock())
 
     def _run(self) -> None:

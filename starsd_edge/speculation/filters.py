@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 _SORT_AT_ONCE = 2048
-"""Up to this many weights a sort costs less than narrowing them down further."""
+"""Number of weights up to which sorting them takes less time than narrowing them down further."""
 
 
 @dataclass(frozen=True)

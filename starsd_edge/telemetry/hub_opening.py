@@ -26,12 +26,15 @@ from starsd_edge.protocol.checks import printable
 from starsd_edge.protocol.codes import HUB_HEADER, http_answer
 
 OPEN_TIMEOUT_S = 5.0
-"""From the first packet to the WebSocket."""
+"""Seconds from the first packet to the WebSocket, after which the hub counts as not reachable."""
 CLOSE_TIMEOUT_S = 1.0
+"""Seconds for the closing handshake, after which the connection is cut."""
 
 _HEALTH_TIMEOUT_S = 2.0
+"""Seconds that a port of this machine has to answer as a hub."""
 _NO_HUB = "what listens there is no hub"
 _MOST_WORDS = 200
+"""Most characters of an error's own text that are shown: part of it may come from the peer."""
 
 _library_log = logging.getLogger("starsd_edge.hub_opening.websockets")
 _library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
