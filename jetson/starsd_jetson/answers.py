@@ -94,7 +94,7 @@ class Answer:
         text: their text, without the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" (max_tokens or the context) or "cancelled".
         prompt_tokens: length of the prompt.
-        reused_tokens: of them, those whose KV an earlier answer had left.
+        reused_tokens: tokens of the prompt whose KV an earlier answer had left.
         stats: sums over the rounds.
         prefill_s: from the start to the first token, in seconds.
         decode_s: from the first token to the end, in seconds.

@@ -90,7 +90,7 @@ class HubAccess:
     """A hub, and how a target connects to it.
 
     Attributes:
-        name: of the target, for the hub's monitor and log; None takes this machine's.
+        name: name of the target in the hub's monitor and log; None takes this machine's name.
         required: fail if the hub cannot be reached, instead of going on without it.
         notice: takes a line about the link, from any thread, once it is clear that the target goes on.
     """
@@ -164,7 +164,7 @@ def open_target(
         key_file: file with the hub's key.
         require_hub: fail if the hub cannot be reached.
         device: "cpu", "cuda" or "jetson".
-        threads: of the engine; None takes one per core.
+        threads: threads of the engine; None takes one per core.
         context: most tokens of prompt and answer together; None takes what the bundle holds.
         name: for the hub's monitor; None takes this machine's.
         notice: takes lines about the link, from any thread.

@@ -397,7 +397,7 @@ class HubLink:
 
 
 def _log_fault(what: str, error: Exception) -> None:
-    """One line; where it came from is for those who look for it, at the debug level."""
+    """Log one line for users; the traceback only at the debug level."""
     log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG))
 
 

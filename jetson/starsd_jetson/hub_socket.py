@@ -96,7 +96,7 @@ class HubSocket:
             self.written += len(frame)
 
     async def send_last(self, outbox: deque[bytes]) -> None:
-        """Send what is waiting before a parting, which waits for nobody."""
+        """Send the messages that still wait before the connection is closed, for at most `CLOSE_TIMEOUT_S` seconds."""
         limit = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut)
         try:
             while outbox:

@@ -70,12 +70,12 @@ class WaitPolicy:
 
     Args:
         fixed_wait_s: ask for every draft, wait for it up to this many seconds and verify all of it, whether it pays or
-            not. Only for a hub that does not answer the wait is still halved each time.
+            not. Only the wait for a hub that does not answer is still halved each time.
         measured: times of verify passes; see `DraftCostModel`.
 
     Attributes:
         cost_model: the cost model of the hub's trees.
-        round_trips: times from request to draft, without requests that a prefill went before.
+        round_trips: times from request to draft, except those of requests that a prefill preceded.
         why_off: why the hub is asked for trials only: a reason of `starsd_edge.protocol.codes`; empty while it is asked
             always.
     """
@@ -261,7 +261,7 @@ class WaitPolicy:
 
 
 class _Gap:
-    """A pause counted in calls, which doubles each time up to a most, until it is reset."""
+    """A pause counted in calls. It doubles each time, up to `most` calls, until it is reset."""
 
     def __init__(self, first: int, most: int) -> None:
         self._first = self._length = first

@@ -21,7 +21,7 @@ def bind(host: str, port: int, has_token: bool) -> socket.socket:
     """A TCP socket bound to this address, not listening yet. Port 0 takes a free one.
 
     Raises:
-        UsageError: the address is not loopback and there is no token to keep strangers out; it is not known, not of
+        UsageError: the address is not loopback and there is no token to keep others out; it is not known, not of
             this machine, taken, or not permitted.
     """
     family, address = _resolve(host, port)

@@ -187,9 +187,9 @@ def target_facts(
 
     Args:
         name: told apart from those of the others.
-        sessions: that it holds now.
-        latency: of its rounds.
-        shape: of its drafts.
+        sessions: number of sessions that it holds now.
+        latency: durations of its rounds.
+        shape: shape of its drafts.
         now: seconds on the clock of `peer.connected_at`.
     """
     terms, traffic, report = connection.terms, peer.traffic, connection.report

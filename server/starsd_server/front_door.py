@@ -118,7 +118,7 @@ class FrontDoor:
         """Listen on a bound socket.
 
         Raises:
-            OSError: somebody else does.
+            OSError: another process listens there.
             UsageError: no port for targets to be sent on to can be had.
         """
         if self._settings.own_ports is not None:

@@ -25,7 +25,7 @@ class HubKey:
 
     Attributes:
         token: the secret; never shown.
-        terms: of all sessions that belong to it.
+        terms: terms of all sessions that belong to the key.
     """
 
     token: str = field(repr=False)

@@ -123,7 +123,7 @@ class Hub:
         """Listen on a bound socket and begin to draft.
 
         Raises:
-            UsageError: somebody else listens there, or on all the ports that targets may be sent on to.
+            UsageError: another process listens there, or on all the ports that targets may be sent on to.
         """
         try:
             await self._door.open(sock)
@@ -329,7 +329,7 @@ class Hub:
             self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
 
     def _note_turned_away(self) -> None:
-        """One event a second at most, however many knock."""
+        """At most one event a second, however many connections are turned away."""
         count = self._door.auth_failures + self._door.turned_away
         if count > self._turned_away:
             self._events.add(TURNED_AWAY, text=f"{count - self._turned_away} connections")
@@ -391,7 +391,9 @@ class Hub:
         )
 
     def _shown_names(self) -> dict[HubConnection, str]:
-        """Of all that are connected; those that were told goodbye come last, as others may be their successors."""
+        """Names of all connected targets. Targets that were told goodbye come last: a newer connection may be the same
+        target, which keeps its name.
+        """
         there = sorted(self._connections, key=lambda peer: peer.leaving)
         terms = [self._connections[peer].terms for peer in there]
         said = [("" if each is None else each.target, peer.host) for each, peer in zip(terms, there, strict=True)]
@@ -428,7 +430,7 @@ async def serve_hub(
         announce: called once targets can connect.
 
     Raises:
-        UsageError: somebody else listens there.
+        UsageError: another process listens there.
         StarsdError: one of the hub's threads ended by a fault.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -115,10 +115,10 @@ class Latencies:
         return target.returns.smoothed_s if target is not None and target.returns.samples else None
 
     def forget_session(self, session: int) -> None:
-        """It is gone."""
+        """Drop the latency of a session that is gone."""
         self._sessions.pop(session, None)
         self._target_of.pop(session, None)
 
     def forget_target(self, connection: HubConnection) -> None:
-        """It has left; its sessions may come back at another connection."""
+        """Drop the latency of a target that has left; its sessions may come back at another connection."""
         self._targets.pop(connection, None)

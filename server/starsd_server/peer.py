@@ -56,8 +56,8 @@ class PeerTraffic:
     """What went over one connection.
 
     Attributes:
-        bytes_in: of messages, from the target.
-        bytes_out: of messages, to the target.
+        bytes_in: bytes of messages from the target.
+        bytes_out: bytes of messages to the target.
         rtt: what the kernel measures, when it was last asked.
     """
 

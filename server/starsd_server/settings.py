@@ -57,7 +57,8 @@ class DraftingSettings:
     Attributes:
         policy: the order of requests, one of `POLICIES`.
         max_batch: sessions drafted for in one pass.
-        shape: of all drafts, within what targets ask for; None: chosen for each by what it gains and by the load.
+        shape: shape of all drafts, within what targets ask for; None chooses one for each target by its gain and the
+            load.
 
     Raises:
         UsageError: a value that cannot work.

@@ -160,7 +160,7 @@ class DrafterPool:
         return next((drafter for drafter in bound if drafter is not None), None)
 
     def _prepare(self, drafter: Drafter, work: Begin | Absorb | End) -> list[Outcome]:
-        """Work that nobody waits for an answer to."""
+        """Do work that needs no answer: begin a session, take in rows, end a session."""
         try:
             if isinstance(work, Absorb):
                 self._absorb(drafter, work.rows)
@@ -225,7 +225,9 @@ class DrafterPool:
         return rooted
 
     def _absorb_all(self, drafter: Drafter, batch: Sequence[NewRows]) -> Failures:
-        """Rows of several sessions in one pass. Where that raises, nobody knows who has them: all are lost."""
+        """Take in rows of several sessions in one pass. If that raises, all these sessions are lost: it is not known
+        which of them have their rows.
+        """
         if not batch:
             return {}
         try:
@@ -272,7 +274,7 @@ class DrafterPool:
             drafter.close(session)
 
     def _give_up(self, session: int, drafter: Drafter, error: Exception) -> str:
-        """Free what a failed session held; what the target is told of it."""
+        """Free the state of a failed session; returns the line that its target is told."""
         health = self.health[drafter.kind]
         if isinstance(error, SessionRefusedError):
             health.refusals += 1

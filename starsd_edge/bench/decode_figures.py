@@ -26,7 +26,7 @@ class DecodeTimes:
     """What `bench decode` measured.
 
     Attributes:
-        runs: by mode; `PLAIN` is always among them.
+        runs: runs by mode; `PLAIN` is always among the modes.
         prompt_tokens: tokens of every prompt.
         verify_s: seconds of verify passes by their number of rows.
         links: for modes through a hub, what the link had seen at the end.

@@ -92,7 +92,7 @@ class _Relay(asyncio.Protocol):
 
     Attributes:
         other: the other end.
-        port: that the other end is to be connected to; None at that other end.
+        port: port that the other end is to be connected to; None at that other end.
     """
 
     other: _Relay

@@ -45,7 +45,7 @@ class Figure:
         value: a finite number.
         unit: as written after a number; "" for a plain count or ratio.
         label: what it was measured on: `CPU`, `GPU` or `TIMING_BACKEND`.
-        spread: of the samples whose median `value` is; None for a figure of another kind.
+        spread: spread of the samples whose median is `value`; None for a figure of another kind.
 
     Raises:
         ValueError: the value is no finite number.

@@ -39,7 +39,7 @@ class Expected:
     """One prediction of a point.
 
     Attributes:
-        tokens_per_s: of all targets together, bonus tokens included.
+        tokens_per_s: tokens per second of all targets together, bonus tokens included.
         utilisation: the hub's busy share.
     """
 

@@ -74,7 +74,7 @@ class DraftMark:
     """A draft that a target took in.
 
     Attributes:
-        queue_s: from the hub's receiving the request to the drafter's beginning with it.
+        queue_s: seconds from the hub's receiving the request to the beginning of its draft.
         service_s: S, seconds in the drafter.
     """
 

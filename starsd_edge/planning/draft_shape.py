@@ -1,12 +1,15 @@
-"""Which draft each target should get: the best for itself, then shortened until the hub is at its knee.
+"""Which draft shape each target gets: the best for itself, then shortened until the hub is at its knee.
 
-For itself a target wants the shape with most tokens per second, E / (S + Z): deeper where the link is long, smaller
-where its verify pass grows. Many targets share one drafter, though; a round that takes u = S / (S + Z) of the hub's
-time is only to be had for all while the sum of u stays below 1. So first as many requests as needed are thought of as
-drafted together (S(b) / b each), and if that is not enough, drafts are shortened: every target begins with the shape
-that gives most tokens per second of drafter, then the next step goes to whoever gains most tokens per second of it
-(greedy on the concave hull of each target's choices, which is optimal but for the last step). Where even that is too
-much, all are slowed down alike, and those turn to plain decoding whom this leaves with the least gain.
+Alone, a target is served best by the shape with most tokens per second, E / (S + Z): deeper where the link is long,
+smaller where the verify pass grows with its rows. But many targets share one drafter. A round takes the share
+u = S / (S + Z) of the hub's time, and all targets can have it only while the sum of u stays below 1. So:
+
+1. Requests are assumed to be drafted together, in batches as large as needed: each then takes S(b) / b.
+2. If that is not enough, drafts are shortened. Every target begins with the shape that gives most tokens per second of
+   drafter time. Then each next step goes to the target that gains most tokens per second of it (greedy on the concave
+   hull of each target's choices, which is optimal but for the last step).
+3. Where even the shortest drafts are too much, all targets are slowed down alike. Those that are left with the least
+   gain turn to plain decoding.
 """
 
 from __future__ import annotations

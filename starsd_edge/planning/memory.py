@@ -75,8 +75,8 @@ class Fit:
     """How many targets one accelerator holds.
 
     Attributes:
-        co_located: each with the draft model beside it.
-        star: with the draft model on a hub elsewhere.
+        co_located: number of targets with the draft model beside each.
+        star: number of targets with the draft model on a hub elsewhere.
         star_context: tokens of KV that the accelerator has room for with one target and a hub; 0 where not even its
             weights fit.
         co_located_context: the same with the draft model beside it.

@@ -88,13 +88,14 @@ class AtTargets:
     """Figures of a star with one number of targets.
 
     Attributes:
-        shapes: of the drafts, one for each target; empty where they were measured, and not chosen.
-        tokens_per_s: of all together, by the closed form.
+        shapes: draft shapes, one for each target; empty where they were measured, and not chosen.
+        tokens_per_s: tokens per second of all targets together, by the closed form.
         utilisation: the hub's busy share, by the closed form.
         drafting: targets that draft at all; the others decode plainly.
         gain: of the least favoured target over plain decoding; None where a plain step is not known.
-        simulated: the same star, simulated; None where nobody drafts.
-        simulated_tokens_per_s: of all together, those that decode plainly included.
+        simulated: results of the simulation of the same star; None where no target drafts.
+        simulated_tokens_per_s: tokens per second of all targets together in the simulation, those that decode plainly
+            included.
     """
 
     targets: int

@@ -51,7 +51,7 @@ class StarPlan:
     Attributes:
         sources: where each group of numbers comes from.
         is_measured: S and Z were measured, so drafts are what they were, and nothing is said of other links.
-        break_even_rtt_s: of one target; None where that is not known.
+        break_even_rtt_s: round-trip time in seconds at which one target gains nothing; None where it is not known.
     """
 
     sources: Mapping[str, str]

@@ -88,8 +88,8 @@ class TargetResult:
     Attributes:
         of_ideal: its rounds per second, as a share of those it would have with the hub to itself.
         draft_s: the drafter's time that went to it; of a batch, its share.
-        waits: from each request to the drafter's beginning with it.
-        rounds: from each request to the next.
+        waits: seconds from each request to the beginning of its draft.
+        rounds: seconds from each request to the next.
     """
 
     rounds_per_s: float

@@ -45,7 +45,7 @@ class KeyTerms:
     """What the holder of a key gets of the drafter.
 
     Attributes:
-        weight: its sessions' share beside those of weight 1.
+        weight: share of drafter time of its sessions, relative to sessions of weight 1.
         priority: its class: those of a higher class go first, until lower ones have waited for long.
     """
 
@@ -64,7 +64,7 @@ class Waiting:
             since that one came.
         returns_s: expected time from its draft to the session's next request; at most `MOST_RETURN_S`.
         cost_s: expected time of a pass for it alone.
-        terms: those of its key.
+        terms: terms of the key that its session belongs to.
     """
 
     request: QueueDraft
@@ -76,7 +76,7 @@ class Waiting:
 
     @property
     def session(self) -> int:
-        """Whose it is."""
+        """The session that the request belongs to."""
         return self.request.session
 
 

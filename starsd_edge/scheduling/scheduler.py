@@ -53,8 +53,8 @@ class Scheduler:
     """Says which requests the drafter serves next. Not thread-safe.
 
     Args:
-        policy: its rule.
-        terms: of the keys that have other terms than most.
+        policy: the rule by which requests are ordered; None takes `DEFAULT_POLICY`.
+        terms: terms by key, for the keys that have other terms than `KeyTerms()`.
         predict: see `PredictCost`.
         expect: see `ExpectReturn`.
         promoted_after_s: time in the queue for each class that a request rises; infinite leaves all to the policy.
@@ -121,7 +121,7 @@ class Scheduler:
             ready: at least one, in the order of their arrival.
             most: requests in a pass.
             room: what the sizes in a batch may come to; the first is taken whatever its size.
-            size: of a session's request, in the unit of `room`.
+            size: gives the size of a session's request, in the unit of `room`.
         """
         ranked = self.ranked(ready, now)
         first = ranked[0]
@@ -164,7 +164,7 @@ def longest_wait_s(sessions: int, pass_s: float, classes_above: int = 0) -> floa
     to wait anew.
 
     Args:
-        sessions: that have requests.
+        sessions: number of sessions that have requests.
         pass_s: the longest pass, with the turn of prefill that may come before it.
         classes_above: highest class in use, less the request's own.
     """

@@ -36,7 +36,7 @@ class TokenFilter:
     Attributes:
         ids: int64 [n], ascending.
         weights: float64 [n], probabilities up to a common factor; the likeliest token has 1.
-        cuts: of the filters that dropped something, or might have.
+        cuts: cuts of the filters that dropped tokens, or might have.
     """
 
     ids: npt.NDArray[np.int64]

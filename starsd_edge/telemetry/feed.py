@@ -48,7 +48,7 @@ class Event:
     """Something that happened at the hub.
 
     Attributes:
-        number: from 1, rising while the hub lives.
+        number: number of the event, from 1, rising while the hub runs.
         at_s: uptime of the hub.
         kind: one of the names above; others may come.
         target: whom it concerns, or "".

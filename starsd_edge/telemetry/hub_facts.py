@@ -259,18 +259,18 @@ class HubFacts:
         ready: every drafter is warm and works.
         sessions: held, those of `sessions_away` included.
         sessions_away: whose target has lost its connection and may come back.
-        time: of the drafting thread, since the start.
-        unused_s: of its busy time, what went into drafts that nobody was there to take, and into rows of sessions that
+        time: use of the drafting thread's time, since the start.
+        unused_s: seconds of its busy time that went into drafts whose target had left, and into rows of sessions that
             were gone or away by then.
         busy_ratio: share of busy time of the drafting thread over the last seconds.
         dropped: frames and drafts not acted on, by reason.
         auth_failures: connections with no token or a wrong one.
         turned_away: connections refused because the hub was full, or because they came to a target's own port without a
             good ticket.
-        drafted: of all targets, also those that have left.
+        drafted: acceptance of all drafts, those for targets that have left included.
         own_ports: ports that it may hand out to targets; 0 where all of them share one.
-        own_ports_taken: of them, those that are handed out.
-        policy: by which requests are to be ordered.
+        own_ports_taken: ports of these that are handed out.
+        policy: name of the policy by which requests are ordered.
         policy_in_use: the rule followed now, which differs where the policy changes it with the load.
     """
 

@@ -30,8 +30,8 @@ class Round:
         bytes_up: payload of the draft request sent in this round.
         bytes_down: payload of the drafts that came since the last round, used or not.
         round_s: the whole round in seconds, from taking the draft to the text delivered.
-        verify_s: of it, the target's forward pass.
-        wait_s: of it, waiting for the hub's draft.
+        verify_s: seconds of the round in the target's forward pass.
+        wait_s: seconds of the round spent waiting for the hub's draft.
         draft_s: seconds that the hub's drafter took for the draft used; on the hub's machine, partly in parallel with
             this round.
         why_off: why there was no draft, or none of the hub: one of the reasons in `starsd_edge.protocol.codes`; empty

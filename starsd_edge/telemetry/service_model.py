@@ -37,9 +37,9 @@ class PassSize:
     """What one pass of a drafter has to do.
 
     Attributes:
-        batch: sessions.
-        levels: of the deepest tree.
-        nodes: of all trees together.
+        batch: number of sessions.
+        levels: levels of the deepest tree.
+        nodes: nodes of all trees together.
     """
 
     batch: int
