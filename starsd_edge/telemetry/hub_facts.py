@@ -163,7 +163,7 @@ class ShapeFacts:
     """How large the drafts of a target are, and why; of its session that asked last.
 
     Attributes:
-        why: one of `protocol.shape_reasons`; "" where the hub chooses no shapes.
+        why: the reason, one of those in `starsd_edge.protocol.codes`; "" where the hub chooses no shapes.
         nodes, depth, branching: at most; 0 while it is what the target asks for.
         gain: expected speed as a multiple of plain decoding; 0 while unknown.
         survival: by level, acceptance rate of the likeliest draft token where the path has come so far.

@@ -142,13 +142,16 @@ PUBLIC_NAMES = {
     "down.weight": "layers.0.mlp.down_proj.weight",
     "norm.weight": "norm.weight",
 }
-"""By our names (`HeadSpec.tensor_shapes`)."""
+"""Names of the tensors of published heads, by our names (`HeadSpec.tensor_shapes`). One table serves EAGLE-1/2 and
+EAGLE-3 heads, for reading and for writing. Other spellings of the same names are first converted to EAGLE's
+(`_SPELLINGS`).
+"""
 QKV_BIASES = tuple(PUBLIC_NAMES[f"{name}.bias"] for name in "qkv")
 FUSION_WEIGHT, FUSION_BIAS, FUSION_NORM = "fc.weight", "fc.bias", "input_norm.weight"
-"""Of an EAGLE-3 head, which has no `fc` of its own."""
+"""Names of the fusion's tensors in an EAGLE-3 head, which has no `fc` of its own."""
 TO_TARGET, KEPT = "d2t", "t2d"
 ROTATION = "layers.0.self_attn.rotary_emb.inv_freq"
-"""A table that old files hold; it follows from the configuration."""
+"""Name of a table that old files hold; it is not read, since it follows from the configuration."""
 _LAYER = "layers.0."
 _SPELLINGS = {
     "midlayer.": _LAYER,  # EAGLE-3
