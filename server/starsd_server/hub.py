@@ -66,7 +66,7 @@ _TICK_S = 1.0
 SHARE_S = 0.25
 """Seconds between two choices of draft shapes."""
 MOST_SHARING = 0.02
-"""Most of the hub's time that choosing draft shapes may take, as a share; the choices become less frequent above it."""
+"""Largest share of the time that choosing draft shapes may take; above it the choices become less frequent."""
 _LAST_DRAFT_S = 5.0
 """Seconds to wait for the draft in progress when the hub closes."""
 

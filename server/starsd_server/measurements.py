@@ -15,7 +15,7 @@ from starsd_server.draft_queue import ROWS_OF_A_ROUND, Absorb, Batch
 from starsd_server.worker import Done
 
 KNOWN_AFTER = 8
-"""Passes after which the cost model of a drafter rests on measurements enough to be used."""
+"""Passes after which the cost model of a drafter rests on enough measurements to be used."""
 
 
 class PassRecord:

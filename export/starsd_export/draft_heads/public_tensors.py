@@ -151,7 +151,7 @@ FUSION_WEIGHT, FUSION_BIAS, FUSION_NORM = "fc.weight", "fc.bias", "input_norm.we
 """Names of the fusion's tensors in an EAGLE-3 head, which has no `fc` of its own."""
 TO_TARGET, KEPT = "d2t", "t2d"
 ROTATION = "layers.0.self_attn.rotary_emb.inv_freq"
-"""Name of a table that old files hold; it is not read, since it follows from the configuration."""
+"""Name of a table that old files hold. It is only checked, since it follows from the configuration."""
 _LAYER = "layers.0."
 _SPELLINGS = {
     "midlayer.": _LAYER,  # EAGLE-3
