@@ -122,6 +122,8 @@ def _offsets(path: Any, tensors: Mapping[str, torch.Tensor], names: Mapping[str,
     return found
 
 
+# Names of the tensors of published heads. One table serves EAGLE-1/2 and EAGLE-3 heads, for reading and for writing.
+# Other spellings of the same names are first converted to EAGLE's (`_SPELLINGS`).
 PUBLIC_NAMES = {
     "embed.weight": "embed_tokens.weight",
     "lm_head.weight": "lm_head.weight",
@@ -142,16 +144,13 @@ PUBLIC_NAMES = {
     "down.weight": "layers.0.mlp.down_proj.weight",
     "norm.weight": "norm.weight",
 }
-"""Names of the tensors of published heads, by our names (`HeadSpec.tensor_shapes`). One table serves EAGLE-1/2 and
-EAGLE-3 heads, for reading and for writing. Other spellings of the same names are first converted to EAGLE's
-(`_SPELLINGS`).
-"""
+"""By our names (`HeadSpec.tensor_shapes`)."""
 QKV_BIASES = tuple(PUBLIC_NAMES[f"{name}.bias"] for name in "qkv")
 FUSION_WEIGHT, FUSION_BIAS, FUSION_NORM = "fc.weight", "fc.bias", "input_norm.weight"
-"""Names of the fusion's tensors in an EAGLE-3 head, which has no `fc` of its own."""
+"""Of an EAGLE-3 head, which has no `fc` of its own."""
 TO_TARGET, KEPT = "d2t", "t2d"
 ROTATION = "layers.0.self_attn.rotary_emb.inv_freq"
-"""Name of a table that old files hold. It is only checked, since it follows from the configuration."""
+"""A table that old files hold; it follows from the configuration."""
 _LAYER = "layers.0."
 _SPELLINGS = {
     "midlayer.": _LAYER,  # EAGLE-3
