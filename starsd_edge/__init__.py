@@ -65,15 +65,16 @@ SWITCHES = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_UPDATE_CHECK": "1",
     "DISABLE_SAFETENSORS_CONVERSION": "1",
+    "USE_HUB_KERNELS": "0",
     "DO_NOT_TRACK": "1",
 }
 """ONNX Runtime (from 1.32 on it looks up a host of its vendor some seconds after a model is loaded, and keeps a device
 id and a database of events in the home directory), huggingface_hub (what is used of it, and whether there is a newer
-one), transformers (asks the Hub to convert checkpoints), and what several other libraries heed.
+one), transformers (asks the Hub to convert checkpoints, and for kernels), and what several other libraries heed.
 """
 
 for _name, _value in SWITCHES.items():
-    os.environ.setdefault(_name, _value)
+    os.environ[_name] = os.environ.get(_name) or _value
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""How often the trees of one drafter come true, by level and by rank among siblings.
+"""The acceptance rate of one drafter's draft trees, by level and by rank among siblings.
 
-Every tree is judged by the text that followed its root, whether or not it was verified: so a drafter that is not
-believed costs no verify pass, and one that became good is found out.
+Every tree is judged by the text that followed its root, whether or not it was verified. So a drafter whose trees do not
+pay costs no verify pass, and one that becomes good is noticed all the same.
 """
 
 from __future__ import annotations
@@ -16,25 +16,37 @@ import numpy.typing as npt
 from starsd_edge.speculation.tree import ROOT, DraftTree
 
 FIRST_ACCEPTANCE = 0.7
-"""Of a drafter that nobody knows yet, how often the likeliest child of the root comes true. Deeper levels are expected
-to do as the level above them.
+"""Acceptance rate expected of the likeliest child of the root, from 0 to 1, before any tree of the drafter was judged.
+A deeper level without trials is expected to do as the level above it.
 """
 _PRIOR_TRIALS = 2.0
-"""So many trials is that expectation worth at first; it fades as trials do."""
+"""Trials that the expected acceptance rate (the prior) counts for at first. Its weight shrinks by `_RECENT` with each
+trial, so that it soon decides nothing.
+"""
 _MEMORY = 1 - 1 / 64
-"""What a trial is worth once the next is there: about the last 64 count, else chance would look like change."""
+"""Factor on the weight of the trials so far, at each new one. About the last 64 trials count; with fewer, chance would
+look like change.
+"""
 _RECENT = 0.9
-"""The same of the last ten, which tell when something changed:"""
+"""Factor on the weight of recent trials, at each new one. About the last ten count: they show early that the rate has
+changed.
+"""
 _SURPRISE = 2.5
-"""where they are so many standard deviations off, only they count,"""
+"""Standard deviations between the recent acceptance rate and the usual one from which on the rate has changed. From
+then on only the recent trials count, until the estimate has settled (`_SETTLES`).
+"""
 _SETTLES = 24
-"""and until so many trials later, when they hold nothing of what was before."""
+"""Trials after a change for which only the recent trials count. By then these hold next to nothing from before the
+change (0.9 ** 24 = 8 %).
+"""
 _MOSTLY = 0.5
+"""Share of non-empty trees below which a drafter's trees count as mostly empty: fewer than every second one has a node.
+"""
 
 
 @dataclass
 class _Cell:
-    """Trials of one rank at one level, how many of them came true, and what an expectation is worth beside them."""
+    """Trials of one rank at one level, how many of them were hits, and the weight in trials of the expected rate."""
 
     trials: float = 0.0
     hits: float = 0.0
@@ -65,7 +77,9 @@ class _Cell:
 
 @dataclass
 class _Level:
-    """One level: how often a tree had children below a parent that came true, and how the children of each rank did."""
+    """One level of the trees: how often children were offered below a parent on the text's path, and how often the
+    child of each rank was the token that came.
+    """
 
     offered: _Cell = field(default_factory=_Cell)
     ranks: list[_Cell] = field(default_factory=list)
@@ -73,7 +87,7 @@ class _Level:
 
 @dataclass(frozen=True)
 class _Standing:
-    """How far the text has gone along a tree that was asked for with `depth` levels: to `node`, which is at `level`."""
+    """How far the text has followed a tree that was asked for with `depth` levels: to `node`, which is at `level`."""
 
     tree: DraftTree
     depth: int
@@ -82,11 +96,11 @@ class _Standing:
 
 
 class AcceptanceEstimator:
-    """The record of one drafter. It outlives the answers; trees do not.
+    """The acceptance rates of one drafter, learnt from its trees. They are kept from answer to answer; trees are not.
 
     Attributes:
         last_came_true: whether the first level of the tree judged last held the token that came.
-        judged: levels of trees judged so far.
+        judged: number of tree levels judged so far.
     """
 
     def __init__(self) -> None:
@@ -96,29 +110,31 @@ class AcceptanceEstimator:
         self._open: list[_Standing] = []
 
     def expect(self, tree: DraftTree, depth: int, since: Sequence[int] = ()) -> None:
-        """A tree came that hangs from the token before `since`, which the text has gone on with.
+        """Take in a draft tree, to be judged by the tokens that follow its root.
 
         Args:
-            tree: perhaps empty.
-            depth: levels that were asked for.
+            tree: the tree, perhaps empty.
+            depth: levels that were asked for. A level that the drafter left empty counts as a trial without children.
+            since: tokens that the text has gained since the root of the tree.
         """
         self._open.append(_Standing(tree, depth))
         self._walk(since, len(self._open) - 1)
 
     def append(self, ids: Sequence[int]) -> None:
-        """The text goes on."""
+        """The text has gained these tokens: judge every open tree by them."""
         self._walk(ids, 0)
 
     def forget_trees(self) -> None:
-        """Another text begins."""
+        """Another text begins: drop the trees that are not fully judged yet."""
         self._open.clear()
 
     def odds(self, tree: DraftTree, level: int = 0) -> npt.NDArray[np.float64]:
-        """float64 [n]: for each node, how likely it is that the text goes through it. No child is likelier than its
+        """float64 [n]: for each node, the probability that the text goes through it. No child is likelier than its
         parent.
 
         Args:
-            level: of the tree's root in the tree that was drafted: it is what is left of a late one.
+            tree: n nodes; after a late draft this is the part below the present root.
+            level: level of this tree's root in the tree that was drafted; 0 unless the draft came late.
         """
         shares = self._shares(level + tree.depth, max((len(each) for each in tree.children.values()), default=0))
         ranks: dict[int, int] = {}
@@ -129,7 +145,7 @@ class AcceptanceEstimator:
         return np.asarray(odds, dtype=np.float64)
 
     def reach(self, depth: int) -> list[float]:
-        """For levels 0 to `depth`, how likely it is that the text stays in a tree down to there."""
+        """For levels 0 to `depth`, the probability that the text follows a tree down to that level."""
         most_ranks = max((len(level.ranks) for level in self._levels), default=0)
         reach = [1.0]
         for number, shares in enumerate(self._shares(depth, max(1, most_ranks))):
@@ -142,7 +158,7 @@ class AcceptanceEstimator:
 
     @property
     def is_mostly_empty(self) -> bool:
-        """Whether most trees of late guessed nothing."""
+        """Whether most of the recent trees held no draft token."""
         return bool(self._levels) and self._levels[0].offered.share(1.0) < _MOSTLY
 
     def _walk(self, ids: Sequence[int], first: int) -> None:
@@ -169,7 +185,7 @@ class AcceptanceEstimator:
         return _Standing(at.tree, at.depth, children[token], at.level + 1) if token in children else None
 
     def _shares(self, depth: int, ranks: int) -> list[list[float]]:
-        """By level and rank, the share of nodes that come true below a parent that did."""
+        """By level and rank, the acceptance rate of a node below a parent that was accepted."""
         table: list[list[float]] = []
         expected = FIRST_ACCEPTANCE
         for number in range(depth):

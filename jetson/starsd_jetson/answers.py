@@ -1,4 +1,4 @@
-"""What is asked of the decode loop, and what it gives back."""
+"""The request that the decode loop takes, and the answer and its pieces that it gives back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import RoundStats
 
 CANCELLED = "cancelled"
+"""`finish_reason` of an answer that the caller ended before a stop rule did."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Piece:
     Attributes:
         spans: text that is final now, by where it is from; none while a character or a possible stop string is
             incomplete.
-        tokens: the ids.
+        tokens: ids of the tokens that the round added.
         origins: for each id what drafted it, as in `Span`.
     """
 
@@ -79,7 +80,7 @@ class Piece:
 
     @property
     def text(self) -> str:
-        """The text of the spans."""
+        """All text of the piece: that of its spans, joined."""
         return "".join(span.text for span in self.spans)
 
 
@@ -93,7 +94,7 @@ class Answer:
         text: their text, without the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" (max_tokens or the context) or "cancelled".
         prompt_tokens: length of the prompt.
-        reused_tokens: of them, those whose KV an earlier answer had left.
+        reused_tokens: tokens of the prompt whose KV an earlier answer had left.
         stats: sums over the rounds.
         prefill_s: from the start to the first token, in seconds.
         decode_s: from the first token to the end, in seconds.

@@ -49,9 +49,13 @@ from starsd_jetson.wait_policy import WaitPolicy
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 256
+"""Most tokens of an answer where the caller names no number."""
 FIRST_CONNECT_S = 1.0
-"""A hub that is there answers sooner; one that is not must not hold up the first answer."""
+"""Seconds that the first answer waits for a hub that is not required. A hub that is up answers sooner; one that is not
+must not hold up the answer.
+"""
 REQUIRED_CONNECT_S = 10.0
+"""Seconds that a required hub has to welcome the target before opening fails."""
 _HUB_LEFT_ALONE = "the hub is left alone: --no-speculation decodes token by token"
 
 
@@ -61,11 +65,12 @@ class DraftSettings:
 
     Attributes:
         speculation: False decodes token by token, and no hub is asked.
-        nodes: most draft tokens of a round; None leaves this and the next two to the program.
-        depth: most draft tokens in a row.
-        branching: most alternatives at one place; 1 asks for chains.
-        wait_s: wait so long for every draft and verify all of it; None waits and verifies as far as it pays.
-        window: show the hub only so many of the last tokens of a text; None shows all of it.
+        nodes: most draft tokens of a round; None leaves the number to the program.
+        depth: most levels of a draft tree, which is most draft tokens in a row; None leaves it to the program.
+        branching: most children of one node; 1 asks for chains, None leaves it to the program.
+        wait_s: seconds to wait for every draft, all of which is then verified; None waits and verifies as far as it
+            pays.
+        window: number of last tokens of a text that the hub is shown; None shows all of it.
         features: how features travel to a hub that drafts with a head.
         allow_inexact: verify trees also with weights for which only chains are exact.
     """
@@ -82,10 +87,10 @@ class DraftSettings:
 
 @dataclass(frozen=True)
 class HubAccess:
-    """A hub, and how a target comes to it.
+    """A hub, and how a target connects to it.
 
     Attributes:
-        name: of the target, for the hub's monitor and log; None takes this machine's.
+        name: name of the target in the hub's monitor and log; None takes this machine's name.
         required: fail if the hub cannot be reached, instead of going on without it.
         notice: takes a line about the link, from any thread, once it is clear that the target goes on.
     """
@@ -159,7 +164,7 @@ def open_target(
         key_file: file with the hub's key.
         require_hub: fail if the hub cannot be reached.
         device: "cpu", "cuda" or "jetson".
-        threads: of the engine; None takes one per core.
+        threads: threads of the engine; None takes one per core.
         context: most tokens of prompt and answer together; None takes what the bundle holds.
         name: for the hub's monitor; None takes this machine's.
         notice: takes lines about the link, from any thread.
@@ -268,7 +273,7 @@ class OpenTarget:
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
     ) -> Request:
-        """One answer that is wanted of this target; see `Request`.
+        """A request that fits this target's context and draft shape; see `Request` for its fields.
 
         Raises:
             UsageError: a logit bias names no token, or fewer tokens are allowed than are asked for.
@@ -358,11 +363,11 @@ class OpenTarget:
 
     @property
     def figures(self) -> LinkFigures:
-        """What is known of the link to the hub; that of no link without one. The figures of an answer are its own."""
+        """Figures of the link to the hub; empty ones without a hub. Each `Answer` holds its own figures."""
         return LinkFigures() if self.link is None else self.link.figures
 
     def close(self) -> None:
-        """End the link. What was answered stays."""
+        """End the link to the hub. Answers already given stay valid."""
         self._stack.close()
 
     def __enter__(self) -> OpenTarget:
@@ -426,7 +431,7 @@ class Answers:
         on_piece: Callable[[Piece], None] = lambda piece: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """The same as one call; `on_piece` is told of every piece."""
+        """Answer one request in one call; `on_piece` is called with every piece as it comes."""
         return whole(self.stream(request, cancelled), on_piece)
 
 
@@ -487,7 +492,7 @@ class _Notices:
         self._notice(line)
 
     def release(self) -> None:
-        """Show those held back, and all that follow at once."""
+        """Show the lines held back; later lines are shown at once."""
         with self._lock:
             held, self._held = self._held or [], None
         for line in held:

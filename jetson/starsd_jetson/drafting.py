@@ -1,7 +1,7 @@
-"""Where drafts come from: nowhere, the target's own n-grams, or the hub.
+"""Draft sources: none, the target's own n-grams, or the hub.
 
 A source is told every true token and may be asked for a tree under the last one. Whatever it gives back changes the
-speed of the answer and never its text, so a source may fail, be late or lie; it must only not stall.
+speed of the answer and never its text. So a source may fail, be late or be wrong; it must only not block.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from starsd_jetson.cost_model import DraftCostModel
 
 @dataclass(frozen=True)
 class RoundDraft:
-    """A tree under the present root and what it cost.
+    """A draft tree under the present root, and what it cost.
 
     Attributes:
-        tree: the guess; empty when there is none.
+        tree: the draft tree; empty when there is none.
         origin: what drafted it: `HUB`, `NGRAM` or `NONE`.
-        late: it was asked for under an earlier root and rebased.
+        late: the tree was asked for under an earlier root and rebased.
         bytes_up: payload of the request sent for this round, whether or not its answer came.
         bytes_down: payload of the drafts received since the last round, used or not.
         wait_s: time spent waiting, in seconds.
-        service_s: of the time until the draft came, what the hub's drafter took, in seconds.
-        expected: tokens that the round is expected to give with it, the target's own included.
-        why_off: why there is no tree, or none of the hub where there is one: one of `reasons`, empty where all is as it
-            should be.
+        service_s: seconds that the hub's drafter took for the draft.
+        expected: expected tokens of a round with this tree, the bonus token included.
+        why_off: why there is no tree, or none of the hub where there is a hub: one of the reasons in
+            `starsd_edge.protocol.codes`; empty where the tree is the one that was wanted.
     """
 
     tree: DraftTree
@@ -66,14 +66,18 @@ class DraftSource(Protocol):
         """More rows will come before a draft is wanted; a source that sends them elsewhere may do so now."""
 
     def ask(self, shape: DraftShape) -> None:
-        """A tree of at most this shape is wanted under the last token appended. Returns at once."""
+        """Ask for a tree of at most this shape under the last token appended. Returns at once."""
 
     def take(self) -> RoundDraft:
-        """The tree asked for, waiting for it as long as that is worth it."""
+        """The tree asked for; waits for it as long as the wait policy allows."""
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
-        """The round of the draft taken last verified so many rows, the root included, gave so many tokens and took the
-        target so many seconds, waiting for the draft not counted.
+        """The round of the draft taken last is over.
+
+        Args:
+            rows: rows of the verify pass, the root included.
+            tokens: tokens that the round emitted.
+            seconds: time that the round took the target, without the wait for the draft.
         """
 
     def end(self) -> None:
@@ -124,11 +128,11 @@ class KeptFeatures(NoDrafts):
 
 
 class NgramDrafts:
-    """The target drafts for itself: what followed the last few tokens when they stood in this text before. Of that it
-    gives what has been worth verifying so far.
+    """Drafts of the target itself: the tokens that followed the last few tokens where these stood in the text before.
+    The tree is cut to what is worth verifying by its own cost model.
 
     Args:
-        measured: see `DraftCostModel`.
+        measured: times of verify passes; see `DraftCostModel`.
     """
 
     def __init__(self, measured: VerifyCurves | None = None) -> None:
@@ -168,7 +172,7 @@ class NgramDrafts:
         return RoundDraft(worthy, NGRAM, expected=self._cost_model.tokens(worthy))
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn what rows cost."""
+        """Give the cost model the time of the round."""
         self._cost_model.times.add(rows, seconds)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Which engine runs a bundle on which device, TensorRT's included."""
+"""The choice of the engine: which runtime runs a bundle on which device, TensorRT included."""
 
 from __future__ import annotations
 

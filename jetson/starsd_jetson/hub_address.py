@@ -10,6 +10,7 @@ from starsd_edge.protocol.codes import DEFAULT_PORT
 from starsd_edge.protocol.messages import TICKET_HEADER
 
 _SCHEMES = {"http": "ws", "https": "wss"}
+"""The WebSocket scheme to suggest to a user who gave an HTTP one."""
 
 
 @dataclass(frozen=True)

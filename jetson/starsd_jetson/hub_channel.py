@@ -129,7 +129,8 @@ class Prober(Protocol):
 
 
 class LinkProbe:
-    """The probe in progress, if any. The methods named `on_...` are the link's thread's, called with the lock held.
+    """Measures the link: one probe at a time, sent by the caller's thread and answered on the link's thread. The link's
+    thread calls the methods named `on_...`, with the lock held.
 
     Args:
         protocol: sends it.
@@ -145,7 +146,7 @@ class LinkProbe:
         self._answer: ProbeAnswered | None = None
 
     def measure(self, payload_bytes: int, want_bytes: int, timeout_s: float) -> ProbeAnswered | None:
-        """Send it and wait for what comes of it; None for anything but an answer in time."""
+        """Send a probe and wait for the answer; None if the hub refuses it, is away, or does not answer in time."""
         with self._changed:
             self._answer = None
             self._pending = self._protocol.probe(payload_bytes, want_bytes)
@@ -161,6 +162,6 @@ class LinkProbe:
             self.on_void()
 
     def on_void(self) -> None:
-        """Nothing more will come of it."""
+        """The connection is gone: the probe in progress gets no answer."""
         self._pending = None
         self._changed.notify_all()

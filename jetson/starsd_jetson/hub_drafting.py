@@ -1,8 +1,8 @@
-"""Drafts from the hub, with something to fall back on.
+"""Drafts from the hub, with a second draft source as fallback.
 
-One request is outstanding at a time, and while it is, the answer goes on where that gives more than waiting. A late
-draft is rebased onto what was emitted meanwhile. Of any draft only what is worth it is verified. Whenever the hub has
-nothing for the present root, the fallback drafts.
+One request is outstanding at a time. Meanwhile the target decodes on where that gives more than waiting. A late draft
+is rebased: the part that hangs from the present root is kept. Only the part of a draft that is worth its rows is
+verified. Whenever the hub has nothing for the present root, the fallback drafts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HubDrafts:
     Args:
         open_channel: begins a session.
         fallback: drafts whenever the hub does not.
-        patience: decides how long to wait; it outlives the answers.
+        wait_policy: decides whether to ask, how long to wait and what to verify; it is kept from answer to answer.
         clock: monotonic seconds.
     """
 
@@ -88,7 +88,7 @@ class HubDrafts:
         self._clock = clock
         self._channel: DraftChannel | None = None
         self.why_off = ""
-        """Why the last round used no draft of the hub: one of `reasons`, empty when it did."""
+        """Why the last round used no draft of the hub: a reason of `starsd_edge.protocol.codes`; empty when it did."""
 
     def begin(self, prompt: Sequence[int], sampling_kind: str) -> None:
         """Open a session and forget the last answer."""
@@ -160,7 +160,7 @@ class HubDrafts:
         return draft
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn what rows cost."""
+        """Give the cost models of hub and fallback the time of the round."""
         self._wait_policy.cost_model.times.add(rows, seconds)
         self._fallback.verified(rows, tokens, seconds)
 
@@ -172,7 +172,7 @@ class HubDrafts:
             self._channel = None
 
     def _await(self, own: RoundDraft) -> RoundDraft | None:
-        """Wait for the outstanding tree, as long as that is better than to go on with the target's own draft."""
+        """Wait for the outstanding tree, as long as that is better than going on with the target's own draft."""
         draft = self._collect(0.0)
         if draft is not None or self._channel is None or self._channel.pending is None:
             return draft

@@ -58,15 +58,21 @@ def not_opened(address: HubAddress, error: NotOpenedError) -> Ending:
 
 
 LEAST_CEILING_S = 0.2
+"""Longest delay before the first new attempt, in seconds: after a long good connection the hub is tried again soon."""
 MOST_CEILING_S = 5.0
+"""Longest delay before any attempt, in seconds; the ceiling doubles up to it as attempts fail."""
 MOST_ASKED_S = 60.0
-"""A hub may ask to be left alone for so long and no longer: one message must not end the search for it."""
+"""Longest delay in seconds that a hub may ask for: one message must not end the attempts to reach it."""
 GOOD_SERVICE_S = 10.0
-"""A connection that stood this long counts as good service."""
+"""Seconds after which a connection counts as good service, and the ceiling of the delays returns to its least."""
 
 
 class Backoff:
-    """Delays between attempts.
+    """Delays between attempts to connect: full jitter under a ceiling that doubles, back to the least after good
+    service.
+
+    A hub that accepts a connection and ends it at once has not served, so it is not tried in quick succession. After a
+    long good connection the first attempt comes within `LEAST_CEILING_S`.
 
     Args:
         uniform: a random number in [0, 1).

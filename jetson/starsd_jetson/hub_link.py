@@ -46,11 +46,13 @@ from starsd_jetson.hub_socket import HubSocket
 log = logging.getLogger(__name__)
 
 WELCOME_TIMEOUT_S = 5.0
-"""From HELLO to WELCOME: what listens there may be no hub."""
+"""Seconds from HELLO to WELCOME after which the connection is given up: what listens there may be no hub."""
 REFUSED_S = 60.0
-"""Before a hub that refuses is asked again: somebody has to change something, here or there."""
+"""Seconds before a hub that refuses is asked again: a person has to change something first, here or there."""
 _THREAD_TIMEOUT_S = 2 * CLOSE_TIMEOUT_S + 1.0
+"""Seconds that `stop` waits for the link's thread: two closing handshakes in bounded time, and a second to spare."""
 _RECENT_LINK_TIMES = 256
+"""Number of last drafts whose time outside the hub is kept for the figures."""
 
 
 class HubLink:
@@ -63,7 +65,7 @@ class HubLink:
             line may be the hub's words.
         clock: monotonic seconds.
         uniform: a random number in [0, 1), for the jitter.
-        draft_window: show the hub only so many of the last rows of a text that it joins; None for all of it.
+        draft_window: number of last rows of a text that the hub is sent when a session joins; None sends all of them.
     """
 
     def __init__(
@@ -148,8 +150,15 @@ class HubLink:
             self._flush()
 
     def probe(self, payload_bytes: int, want_bytes: int, timeout_s: float) -> ProbeAnswered | None:
-        """Send so many bytes to the hub and have so many sent back; None where it takes no probes, refuses this one or
-        does not answer in time. Blocks; for one thread at a time.
+        """Measure the link with one probe. Blocks; for one thread at a time.
+
+        Args:
+            payload_bytes: bytes to send to the hub.
+            want_bytes: bytes to have sent back.
+            timeout_s: seconds to wait for the answer.
+
+        Returns:
+            The answer; None where the hub takes no probes, refuses this one or does not answer in time.
         """
         return self._probe.measure(payload_bytes, want_bytes, timeout_s)
 
@@ -388,7 +397,7 @@ class HubLink:
 
 
 def _log_fault(what: str, error: Exception) -> None:
-    """One line; where it came from is for those who look for it, at the debug level."""
+    """Log one line for users; the traceback only at the debug level."""
     log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG))
 
 

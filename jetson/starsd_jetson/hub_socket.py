@@ -45,8 +45,9 @@ def tune(sock: TcpOptions | None, give_up_s: float) -> None:
 
 
 HEARTBEAT_S = 10.0
-"""Between pings: a hub that nothing comes from, or that takes nothing in, for two of them is cut off. The hub pings as
-well, so something comes from a live one even while our own pings wait behind rows.
+"""Seconds between pings. The connection is cut once nothing has come from the hub, or it has taken nothing in, for two
+such intervals. The hub sends pings as well, so something comes from a live hub even while our own pings wait behind
+rows.
 """
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class HubSocket:
             self.written += len(frame)
 
     async def send_last(self, outbox: deque[bytes]) -> None:
-        """Send what is waiting before a parting, which waits for nobody."""
+        """Send the messages that still wait before the connection is closed, for at most `CLOSE_TIMEOUT_S` seconds."""
         limit = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut)
         try:
             while outbox:

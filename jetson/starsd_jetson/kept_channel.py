@@ -47,15 +47,17 @@ class KeptChannel:
         self._open_channel = open_channel
         self._prompt = prompt
         self._opened_for = prompt
-        """What the session was told that its text begins with."""
+        """The prompt that the session was opened with."""
         self._sampling_kind = sampling_kind
         self._channel = open_channel(prompt, sampling_kind)
         self._ids: list[int] = []
-        """Of all rows the session was given."""
+        """Token ids of all rows that the session was given."""
         self._again: list[tuple[Sequence[int], npt.NDArray[np.float16] | None]] = []
-        """Rows of this answer while all of them are known to the session."""
+        """Rows of this answer, while the session holds all of them already. A new session is given them if the text
+        differs from what the session holds.
+        """
         self._agreed = 0
-        """How many those are."""
+        """Number of rows of this answer that the session holds already."""
 
     def resume(self, prompt: Sequence[int], sampling_kind: str) -> bool:
         """Begin another answer; False where the session was opened for something else, and is closed for good: so the

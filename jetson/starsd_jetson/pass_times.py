@@ -1,7 +1,8 @@
-"""What a round takes the target itself, by the number of rows that it verifies: learnt as rounds go by.
+"""Seconds of a target's round by the number of rows that it verifies (its width), learnt from the rounds.
 
 Where verify passes of this engine were measured before (`bench verify`), that curve stands for widths not seen yet,
-scaled by those that were. It counts for the first rounds only: what it foretells wrongly must not stay untried.
+scaled by those that were. It counts for the first `EXPECTED_ROUNDS` rounds only: a width that it makes look too slow
+would otherwise never be tried.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import numpy.typing as npt
 from starsd_edge.planning.curve import ROW_SHARE, VerifyCurve, never_falling
 
 _KEPT = 5
-"""Rounds of one width that count; of them the median, so that a hiccup does not."""
+"""Last rounds of one width that are kept. Their median counts, so that a single slow round does not."""
 _TRIED = 3
-"""A width counts from so many rounds on: the first of a new width are slow on many runtimes."""
+"""Rounds of a width from which on its times count: the first rounds of a new width are slow on many runtimes."""
 _DRAWN = 16
-"""Rows that a curve is drawn for at least."""
+"""Rows for which the curve is computed at least, so that it is not computed anew for each tree of a few more rows."""
 _LEAST_S = 1e-6
-"""A round counts as at least this long: clocks that tick coarsely see none at all, and times are divided by."""
+"""Seconds that a round counts as at least. A coarse clock may measure 0, and rates are divided by these times."""
 _FORGOTTEN = 256
-"""A width that was not seen for so many rounds is forgotten: the machine may have changed."""
+"""Rounds after which a width that was not seen again is forgotten: the machine's speed may have changed."""
 EXPECTED_ROUNDS = 64
-"""After so many rounds only what they took counts."""
+"""Rounds after which the curve measured before no longer counts, but only the times of the rounds themselves."""
 
 
 class PassTimes:
@@ -43,10 +44,10 @@ class PassTimes:
         self._seen_at: dict[int, int] = {}
         self._rounds = 0
         self._curve = np.zeros(0)
-        """As far as it was asked for since the last round."""
+        """Seconds by rows, as far as they were asked for since the last round; empty after each round."""
 
     def add(self, rows: int, seconds: float) -> None:
-        """A round over so many rows took this long."""
+        """A round that verified this many rows, the root included, took this many seconds without its waits."""
         self._rounds += 1
         self.plain_age = 0 if rows == 1 else self.plain_age + 1
         self._recent.setdefault(rows, deque(maxlen=_KEPT)).append(max(_LEAST_S, seconds))
@@ -56,7 +57,7 @@ class PassTimes:
         self._curve = np.zeros(0)
 
     def expect(self, passes: VerifyCurve) -> None:
-        """What verify passes were measured to take on as many tokens as there are now."""
+        """Take the curve of verify passes that was measured on about as many committed tokens as there are now."""
         self._expected = passes
         self._curve = np.zeros(0)
 
@@ -78,9 +79,10 @@ class PassTimes:
     def curve(self, rows: int) -> npt.NDArray[np.float64]:
         """Seconds of rounds of 1, 2 ... `rows` rows, never falling; zeros while nothing is known.
 
-        Between measured widths on the line between them. Beyond them as the expected curve goes on from there, where
-        there is one. Else, beyond the widest, on the line through all of them; below the narrowest, and where there is
-        only one, with `ROW_SHARE` for each row.
+        Between two measured widths, times lie on the straight line between them. Beyond the measured widths they follow
+        the expected curve, scaled to the nearest measured width, where there is such a curve. Otherwise times beyond
+        the widest lie on the line through the narrowest and the widest. Below the narrowest, and where only one width
+        was measured, each row costs `ROW_SHARE` of a plain step.
         """
         if not self.is_known:
             return np.zeros(rows)

@@ -11,10 +11,13 @@ from starsd_edge.protocol.messages import MAX_PASS_US, MAX_WIDTHS, Report
 from starsd_edge.telemetry.rounds import HUB, NONE, Round
 
 REPORT_S = 1.0
+"""Least seconds between two reports."""
 _RECENT = 9
-"""Rounds of each width whose median is told: one that something held up does not count."""
+"""Last rounds of each width (rows of the verify pass) whose median time is reported, so that one slow round does not
+count.
+"""
 _FORGOTTEN = 128
-"""Rounds after which a width that was not seen again is not told any more: the machine may have changed."""
+"""Rounds after which a width that was not seen again is no longer reported: the machine's speed may have changed."""
 
 
 class Reporter:
@@ -22,7 +25,8 @@ class Reporter:
 
     Args:
         send: takes a report; must not block.
-        why_off: why the last round used no draft of the hub, one of `reasons`; empty when it did.
+        why_off: why the last round used no draft of the hub, a reason of `starsd_edge.protocol.codes`; empty when it
+            did.
         clock: monotonic seconds.
     """
 
@@ -58,7 +62,7 @@ class Reporter:
         self._report(IDLE, self._clock())
 
     def _time_own_part(self, done: Round) -> None:
-        """Keep the last few times of each width that was seen of late; the one not seen for longest makes room."""
+        """Keep the last few times of each width seen recently. A new width replaces the one not seen for longest."""
         rows = done.drafted + 1
         recent = self._own_s.pop(rows, None) or deque(maxlen=_RECENT)
         recent.append(max(0.0, done.round_s - done.wait_s))

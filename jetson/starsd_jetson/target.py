@@ -19,20 +19,22 @@ from starsd_jetson.acceptance import FIRST_ACCEPTANCE
 from starsd_jetson.engines import open_engine
 
 DEFAULT_TREE = DraftShape(8, 4, 4)
-"""What a hub is asked for where nothing is said: on a CPU a verify pass of nine rows costs a third more than one row,
-and the hub sends less where less pays.
+"""Draft shape (nodes, depth, branching) that a hub is asked for where the user names none. On a CPU a verify pass of
+nine rows costs a third more than one of one row, and the hub sends less where less pays.
 """
 DEFAULT_DRAFT_DEPTH = 4
-"""On a CPU a verify pass of five rows costs little more than one of one row."""
+"""Most draft tokens in a row where the user names no depth. On a CPU a verify pass of five rows costs little more than
+one of one row.
+"""
 LARGEST_TREE, LARGEST_CHAIN = DraftShape(24, 6, 4), DraftShape(8, 8)
-"""The most that is asked for where measured verify passes say that rows are nearly free: guesses beyond are hardly ever
-right.
+"""Largest tree and largest chain that are asked for where measured verify passes show that more rows cost nearly no
+time. Draft tokens beyond them are hardly ever accepted.
 """
 
 FeatureForm = Literal["auto", "fp16", "int8"]
 CODECS_OF: Mapping[FeatureForm, tuple[str, ...]] = {"auto": (INT8, FLOAT16), "fp16": (FLOAT16,), "int8": (INT8,)}
-"""Codecs by preference. Left to us, features go in half the bytes to a hub that takes them so: measured, that changes
-the tokens of a round by less than 0.3 %.
+"""Feature codecs for each setting, by preference. With "auto" features go as int8, in half the bytes, to a hub that
+takes int8: measured, that changes the tokens of a round by less than 0.3 %.
 """
 
 
@@ -116,8 +118,8 @@ def hub_draft_shape(
     """The largest tree to ask a hub for; see `draft_shape`.
 
     Args:
-        measured: times of verify passes. Where rows cost so little that a larger draft pays, and nothing is said, that
-            is asked for.
+        measured: times of verify passes. Where they show that a larger draft pays and the user names no shape, that
+            larger draft is asked for.
     """
     shape = draft_shape(spec, depth, nodes, branching)
     if depth is not None or nodes is not None or branching is not None:

@@ -1,10 +1,13 @@
-"""Whether to ask the hub for a draft, how long to wait for it, and what of it to verify: a matter of tokens per second.
+"""The wait policy: whether to ask the hub for a draft, how long to wait for it, and what of it to verify.
 
-A wait is worth what the tree is expected to bring (by what trees brought so far) against what the same time gives
-without it. Where going on plainly gives more, the target goes on, and a late tree is rebased. Where nothing of that
-beats plain decoding, the hub is not asked, and tried again after growing gaps: a trial costs a message, since its tree
-is judged by the text and need not be verified. Requests that are never answered halve the next wait and double the time
-until the next request: a dead hub costs less than two waits, however long the answer.
+All three are decided by expected tokens per second.
+
+- A wait is worth the tokens that the tree is expected to bring, by the acceptance rate so far, against the tokens that
+  the same time gives without it. Where decoding on gives more, the target decodes on, and a late tree is rebased.
+- Where no way of using the hub beats plain decoding, the hub is not asked. It is tried again after gaps that grow. A
+  trial costs one message: its tree is judged by the text and need not be verified.
+- Each request that is never answered halves the next wait and doubles the time until the next request. So a dead hub
+  costs less than two waits, however long the answer.
 """
 
 from __future__ import annotations
@@ -20,44 +23,61 @@ from starsd_jetson.cost_model import DraftCostModel, ExpectedGain
 from starsd_jetson.drafting import RoundDraft
 
 MOST_WAIT_S = 1.0
-"""A reader sees a pause longer than this as a stall."""
+"""Longest wait for a draft, in seconds. A reader sees a longer pause as a stall."""
 LEAST_GAIN = 1.02
+"""Least expected gain, as a multiple of the rate of plain decoding, with which a hub is asked. Slightly above 1,
+because the estimate is never exact.
+"""
 KEEPING_GAIN = 0.97
-"""A hub that promises less than the first, in times of plain decoding, is not asked. One that is asked and waited for
-is left at the second: what is expected of it is never exact, and each change of mind costs rounds.
+"""Least expected gain with which a shared hub that is asked already is kept, as a multiple of the rate of plain
+decoding. It is below `LEAST_GAIN` because the estimate is never exact, and each change between asking and not asking
+costs rounds.
 """
 LONGER = 0.5
-"""Of the usual time, that a draft is waited for beyond what few take."""
-QUEUED_GAIN = 1 / 8
-SHARED = 0.3
-"""Of the hub's time for a draft, the share spent in its queue from which on the hub counts as busy with others."""
-FIRST_GAP = 4
-MOST_GAP = 32
-"""Rounds until a hub that does not pay is tried again; from the first to the most as trials fail."""
-FIRST_RETRY = 8
-MOST_RETRY = 64
-"""Requests not waited for until one is again, where the hub was quick once; from the first to the most as retries
-fail.
+"""Extra wait as a share of the smoothed round-trip time, on top of the time that few round trips exceed. A target that
+has waited that long and gives up just before the draft comes has lost both.
 """
+QUEUED_GAIN = 1 / 8
+"""Weight of the newest draft in the average of the queue's share of the hub's time: about the last eight count."""
+SHARED = 0.3
+"""Average share of the hub's time for a draft that is spent in its queue from which on the hub counts as shared: it is
+busy with other targets.
+"""
+FIRST_GAP = 4
+"""Rounds until a hub that does not pay is tried for the first time; the gap doubles with each trial that fails."""
+MOST_GAP = 32
+"""Most rounds between two trials of a hub that does not pay."""
+FIRST_RETRY = 8
+"""Requests that are not waited for before one is again, where the hub's least round-trip time would pay; doubled with
+each such wait that fails.
+"""
+MOST_RETRY = 64
+"""Most requests that are not waited for before one is again."""
 FIRST_SILENCE_S = 1.0
+"""Least seconds after which an unanswered request is given up and another one is sent; doubled with each request in a
+row that gets no answer.
+"""
 MOST_SILENCE_S = 30.0
-"""A request unanswered for this long is given up and another one sent; from the first to the most as they add up."""
+"""Most seconds after which an unanswered request is given up."""
 MOST_UNANSWERED = 64
-"""Waits are not halved more often than this: they are nothing by then, and powers of two outgrow a float."""
+"""Most unanswered requests that are counted, each of which halves the wait: by then it is practically 0, and larger
+powers of two would overflow a float.
+"""
 
 
 class WaitPolicy:
-    """Learns from every draft, in time or late, and from every round.
+    """The wait policy of one target for one hub. It learns from every draft, in time or late, and from every round.
 
     Args:
         fixed_wait_s: ask for every draft, wait for it up to this many seconds and verify all of it, whether it pays or
-            not; only a silent hub is still given less and less.
-        measured: see `DraftCostModel`.
+            not. Only the wait for a hub that does not answer is still halved each time.
+        measured: times of verify passes; see `DraftCostModel`.
 
     Attributes:
-        payoff: of the hub's trees.
-        round_trips: of requests, without those that bring a prefill.
-        why_off: why the hub is not asked, but for trials: one of `reasons`; empty while it is.
+        cost_model: the cost model of the hub's trees.
+        round_trips: times from request to draft, except those of requests that a prefill preceded.
+        why_off: why the hub is asked for trials only: a reason of `starsd_edge.protocol.codes`; empty while it is asked
+            always.
     """
 
     def __init__(self, fixed_wait_s: float | None = None, measured: VerifyCurves | None = None) -> None:
@@ -79,13 +99,14 @@ class WaitPolicy:
         """A draft came, this long after it was asked for.
 
         Args:
-            queued_share: of the hub's time for it, what passed before the drafter began.
+            round_trip_s: seconds from the request to the draft.
+            queued_share: share of the hub's time for it that passed before the drafter began, from 0 to 1.
         """
         self._queued_share += QUEUED_GAIN * (queued_share - self._queued_share)
         before_s = self.round_trips.smoothed_s
         if self._retrying_s is not None:
             self._judge_retry(round_trip_s <= self._retrying_s)
-        if self._trying:  # what was true before the gap may be so no more; a time that is worse proves little by itself
+        if self._trying:  # the times from before the gap may be out of date; one longer time by itself proves little
             self.round_trips = RttEstimator()
             self.round_trips.add(min(round_trip_s, (before_s + round_trip_s) / 2))
         else:
@@ -94,7 +115,7 @@ class WaitPolicy:
         self.prefilled()
 
     def prefilled(self) -> None:
-        """A draft came that says nothing about the time of the next: a prefill lay before it."""
+        """A draft came whose round-trip time is not counted, because the hub ran a prefill before it."""
         self._unanswered = 0
 
     def given_up(self) -> None:
@@ -111,7 +132,7 @@ class WaitPolicy:
         return limit if self._fixed_wait_s is not None else self.cost_model.wanted(limit)
 
     def asks(self, shape: DraftShape) -> bool:
-        """Whether a tree of this shape is to be asked for. Once in every round that could ask."""
+        """Whether to ask for a tree of this shape. Call it once in every round that could ask: calls are counted."""
         self._trying = False
         if self._fixed_wait_s is not None or not self._knows:
             return True
@@ -133,7 +154,7 @@ class WaitPolicy:
         else:
             self.why_off = POOR if rate_if_right > prospect.tokens_per_s(0.0) else LATE
         if rate_if_right >= least and self.cost_model.estimator.last_came_true and not prospect.shared:
-            self._trial.shorten()  # being right was all that it lacked
+            self._trial.shorten()  # a better acceptance rate was all that it lacked
         else:
             self._off_since = self._evidence
         self._trying = self._trial.is_over()
@@ -143,7 +164,8 @@ class WaitPolicy:
         """Seconds to wait for a tree of this shape from now on.
 
         Args:
-            elapsed_s: since it was asked for.
+            shape: the shape that was asked for.
+            elapsed_s: seconds since it was asked for.
             walked: tokens emitted since then.
             without: the draft of a round that does not wait.
         """
@@ -152,11 +174,11 @@ class WaitPolicy:
         if not self._knows or self._trying:
             return 0.0
         prospect, times = self._prospect(shape), self.round_trips
-        # A shared hub's time varies with who else asks: it is given up where what is still to come cannot be worth it.
+        # A shared hub's time varies with the other targets: the wait ends only where the draft can no longer pay.
         pays_s = prospect.longest_wait_s(walked, self.rate(without)) * (2 if prospect.shared else 1)
         most = min(MOST_WAIT_S, pays_s)
         if self._pays_to_wait(prospect, max(times.smoothed_s - elapsed_s, times.deviation_s), walked, without):
-            # Who has waited that long and gives up just before the draft comes has lost both.
+            # A target that waits that long and gives up just before the draft comes has lost both.
             wait = min(times.upper_s + LONGER * times.smoothed_s - elapsed_s, most)
         elif walked == 0 and self._pays_to_wait(prospect, times.minimum_s, 0, without) and self._retry.is_over():
             self._retrying_s = wait = most
@@ -165,10 +187,11 @@ class WaitPolicy:
         return float(max(0.0, wait) / 2**self._unanswered)
 
     def judge(self, tree: DraftTree, level: int = 0) -> RoundDraft:
-        """A draft of what is worth verifying of a tree that came.
+        """The part of a hub's tree that is worth verifying, as a round's draft; perhaps empty, then with the reason.
 
         Args:
-            level: of its root in the tree that was asked for.
+            tree: the tree, or what is left of a late one below the present root.
+            level: level of its root in the tree that was asked for; 0 unless the draft came late.
         """
         cost_model = self.cost_model
         if self._fixed_wait_s is not None:
@@ -182,11 +205,11 @@ class WaitPolicy:
         return RoundDraft(worthy, HUB, expected=cost_model.tokens(worthy, level))
 
     def prefers(self, other: RoundDraft, to: RoundDraft) -> bool:
-        """Whether another draft is worth more than the hub's."""
+        """Whether another draft gives more tokens per second than the hub's; never with a fixed wait."""
         return self._fixed_wait_s is None and self.rate(other) > self.rate(to)
 
     def rate(self, draft: RoundDraft) -> float:
-        """Tokens per second of a round with this draft, which is there; 0 while no time is known."""
+        """Expected tokens per second of a round with this draft, without any wait; 0 while no time is known."""
         seconds = float(self.cost_model.times.curve(len(draft.tree) + 1)[-1])
         return draft.expected / seconds if seconds else 0.0
 
@@ -198,12 +221,14 @@ class WaitPolicy:
 
     @property
     def _knows(self) -> bool:
-        """Whether there is anything to reckon with."""
+        """Whether both a round-trip time and a time of a round are known, without which no rate can be computed."""
         return self.round_trips.samples > 0 and self.cost_model.times.is_known
 
     @property
     def _evidence(self) -> tuple[int, int]:
-        """Grows with what may make a hub that does not pay one that does."""
+        """Counts of judged levels and of answers. When one grows, the verdict that the hub does not pay is
+        reconsidered.
+        """
         return self.cost_model.estimator.judged, self._answers
 
     def _prospect(self, shape: DraftShape) -> ExpectedGain:
@@ -216,19 +241,19 @@ class WaitPolicy:
         )
 
     def _pays_to_wait(self, prospect: ExpectedGain, remaining_s: float, walked: int, without: RoundDraft) -> bool:
-        if prospect.shared and walked == 0:  # who asks a busy hub waits: `asks` has weighed it
+        if prospect.shared and walked == 0:  # a shared hub that is asked is waited for: `asks` has decided that
             return True
         seconds = float(self.cost_model.times.curve(len(without.tree) + 1)[-1])
         rate = max(self.cost_model.plain_tokens_per_s, self._hub_rate)
         return prospect.waits(remaining_s, walked, (without.expected, seconds), rate)
 
     def _rate_if_right(self, prospect: ExpectedGain) -> float:
-        """Tokens per second with a hub that takes as long as this one and is always right."""
+        """Tokens per second with a hub that takes as long as this one and whose draft tokens are all accepted."""
         right = replace(prospect, reach=[1.0] * len(prospect.reach))
         return right.tokens_per_s(self.round_trips.smoothed_s)
 
     def _judge_retry(self, in_time: bool) -> None:
-        """However the hub did while it was waited for, it is judged anew, without what it took before."""
+        """A draft that was waited for in a retry came: whether in time or not, the round-trip times are learnt anew."""
         self._retrying_s = None
         self.round_trips = RttEstimator()
         if in_time:
@@ -236,7 +261,7 @@ class WaitPolicy:
 
 
 class _Gap:
-    """A pause counted in calls, twice as long each time until something resets it."""
+    """A pause counted in calls. It doubles each time, up to `most` calls, until it is reset."""
 
     def __init__(self, first: int, most: int) -> None:
         self._first = self._length = first
@@ -244,7 +269,7 @@ class _Gap:
         self._passed = 0
 
     def is_over(self) -> bool:
-        """Count a call; whether it is the one after the pause, with which the next one begins."""
+        """Count a call. True for the first call after the pause; the next pause begins with it."""
         self._passed += 1
         if self._passed <= self._length:
             return False
@@ -253,9 +278,9 @@ class _Gap:
         return True
 
     def shorten(self) -> None:
-        """The next pause is short."""
+        """Make the present pause a quarter as long, but at least one call."""
         self._length = max(1, self._length // 4)
 
     def reset(self) -> None:
-        """The next pause is the first again."""
+        """Begin again with the first pause."""
         self._passed, self._length = 0, self._first

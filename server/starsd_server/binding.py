@@ -10,16 +10,18 @@ from starsd_edge.errors import UsageError
 from starsd_edge.telemetry.hub_opening import hub_listens
 
 MAX_OWN_PORTS = 1024
-"""Looking for a free one where others hold all of them takes the event loop about 20 ms (measured, CPU)."""
+"""Most ports that a hub may hand out to targets. To look for a free one where others hold all of them takes the event
+loop about 20 ms (measured, CPU).
+"""
 _BACKLOG = 8
-"""At a port of its own one target is expected."""
+"""TCP connections that may wait to be accepted at a target's own port, where one target is expected."""
 
 
 def bind(host: str, port: int, has_token: bool) -> socket.socket:
     """A TCP socket bound to this address, not listening yet. Port 0 takes a free one.
 
     Raises:
-        UsageError: the address is not loopback and there is no token to keep strangers out; it is not known, not of
+        UsageError: the address is not loopback and there is no token to keep others out; it is not known, not of
             this machine, taken, or not permitted.
     """
     family, address = _resolve(host, port)

@@ -1,4 +1,6 @@
-"""Ports of their own for targets: a listener for each lease, which lives no longer than the lease."""
+"""Ports of their own for targets: which target holds which port, the tickets that let it in, and a listener for each
+lease, which lives no longer than the lease.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,25 @@ from starsd_server.binding import listen_beside
 from starsd_server.gate import is_same_secret
 
 TICKET_VALID_S = 5.0
-"""From WELCOME to the ticket at the port of its own: two round trips and a TCP handshake on a bad link."""
+"""Seconds from WELCOME in which a ticket must be shown at the target's own port: enough for two round trips and a TCP
+handshake on a bad link.
+"""
 
 
 @dataclass
 class _Lease:
     owner: str
     ticket: str | None = field(repr=False)
-    """None once it was used."""
+    """The ticket that lets the target in; None once it was used."""
     since: float
 
 
 class PortLeases:
-    """The leases of one hub.
+    """The leases of one hub: which targets hold which ports of their own.
+
+    A lease begins with a ticket that is good once, for its owner, at its port, for `TICKET_VALID_S` seconds. It ends
+    when its target leaves, or after those seconds if the target did not come. Pure: no sockets, time and tickets come
+    from outside.
 
     Args:
         ports: what may be handed out.
@@ -88,11 +96,13 @@ class PortLeases:
 log = logging.getLogger(__name__)
 
 _RETRY_MS = int(TICKET_VALID_S * 1000)
-"""A port whose target does not come is free again after this."""
+"""Milliseconds after which a target that found no free port may ask again: by then a port whose target did not come is
+free.
+"""
 
 
 class DedicatedPorts:
-    """All methods belong to the event loop.
+    """Hands out ports of their own to targets and listens there. All methods belong to the event loop.
 
     Args:
         main: the socket on which targets come in; the others listen on its address.

@@ -1,11 +1,15 @@
 """`Q_in`: what the drafting thread has to do, one queue for all sessions.
 
-Invariants: at most one request per session waits, the one with the highest epoch; a session's rows reach the drafter
-in order, and a request sees those before it and no others: what came after it stays until it is served; what belonged
-to a dropped session is gone at once, and so is the request of a session whose connection is gone, whose rows wait until
-there is nothing else to do; a long prefill goes in turns of `rows_per_turn` rows, between which requests of other
-sessions are served. Whatever waits for the same drafter and fits together is taken together, at once: there is nothing
-to wait for, since targets ask again only when they were answered.
+Invariants:
+
+- At most one request per session waits, the one with the highest epoch.
+- A session's rows reach the drafter in order. A request sees the rows before it and no others: rows that came after it
+  stay until it is served.
+- All that belonged to a dropped session is gone at once. So is the request of a session whose connection is gone; its
+  rows wait until there is nothing else to do.
+- A long prefill goes in turns of `rows_per_turn` rows, between which requests of other sessions are served.
+- All requests that wait for the same drafter and fit together are taken together, at once. To wait for more would gain
+  nothing, since targets ask again only after they were answered.
 
 `DraftQueue` is pure logic without clocks or threads; `WorkQueue` adds the lock and the waiting.
 """
@@ -28,9 +32,11 @@ QueuedAction = OpenSession | AddRows | QueueDraft | Away | Back | DropSession
 """The actions of the protocol that are work for the drafting thread."""
 
 MAX_BATCH = 16
-"""Sessions drafted for in one pass."""
+"""Most sessions drafted for in one pass."""
 ROWS_OF_A_ROUND = 16
-"""So many rows may come with any request of a batch; those beyond are prefill, of which a batch takes one turn."""
+"""Most rows that may come with any request of a batch as part of its round. Rows beyond are prefill, of which a batch
+takes one turn.
+"""
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ class DraftQueue:
         return self._take_batch(ready, now) if ready else None
 
     def spent(self, work: Work, seconds: float) -> None:
-        """The drafter was busy with this work for so long."""
+        """The drafter was busy with this work for this many seconds."""
         if isinstance(work, Batch):
             self._turns.drafted(seconds)
             self._scheduler.spent([answer.request.session for answer in work.answers], seconds)
@@ -281,7 +287,7 @@ class WorkQueue:
             return self._queue.waiting_bytes(owner)
 
     def spent(self, work: Work, seconds: float) -> None:
-        """The drafter was busy with this work for so long."""
+        """The drafter was busy with this work for this many seconds."""
         with self._changed:
             self._queue.spent(work, seconds)
 

@@ -24,9 +24,11 @@ from starsd_edge.telemetry.latency import Latency
 from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512
+"""Number of last drafts whose durations are kept for percentiles."""
 RECENT_USE_S = 10
+"""Number of samples, one a second, over which the share of busy time is taken."""
 MAX_SHARED_NAMES = 256
-"""Remembered; targets choose their names."""
+"""Most names that are remembered as seen at two hosts. Targets choose their names, so the number must be bounded."""
 
 
 class RecentTimes:
@@ -42,7 +44,7 @@ class RecentTimes:
         self._service_us.append(service_us)
 
     def summary(self) -> RecentDrafts:
-        """Their percentiles."""
+        """Percentiles of the last drafts' durations."""
         return RecentDrafts(len(self._queue_us), *percentiles_ms(self._queue_us), *percentiles_ms(self._service_us))
 
 
@@ -63,11 +65,11 @@ class RecentUse:
         self._samples: deque[TimeUse] = deque([TimeUse()], maxlen=RECENT_USE_S + 1)
 
     def add(self, use: TimeUse) -> None:
-        """Take in the books of this second."""
+        """Take in the thread's time sums of this second."""
         self._samples.append(use)
 
     def busy_ratio(self, use: TimeUse) -> float:
-        """From the oldest sample to `use`, the books of now."""
+        """Share of busy time from the oldest sample to `use`, the present sums."""
         oldest = self._samples[0]
         total = use.total_s - oldest.total_s
         return round((use.busy_s - oldest.busy_s) / total, 4) if total > 0 else 0.0
@@ -185,9 +187,9 @@ def target_facts(
 
     Args:
         name: told apart from those of the others.
-        sessions: that it holds now.
-        latency: of its rounds.
-        shape: of its drafts.
+        sessions: number of sessions that it holds now.
+        latency: durations of its rounds.
+        shape: shape of its drafts.
         now: seconds on the clock of `peer.connected_at`.
     """
     terms, traffic, report = connection.terms, peer.traffic, connection.report

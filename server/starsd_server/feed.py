@@ -1,7 +1,7 @@
-"""The monitor's feed: everybody who watches gets the newest snapshot, and nobody who watches can slow the hub.
+"""The monitor's feed: every watcher gets the newest snapshot, and no watcher can slow the hub.
 
-A snapshot is made once for all, only while somebody watches. Each watcher has room for one: a newer takes the place of
-one that was not sent yet. A watcher that takes nothing in is cut off.
+A snapshot is made once for all watchers, and only while there is one. Each watcher has room for one snapshot: a newer
+one replaces one that was not sent yet. A watcher that takes nothing in is cut off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starsd_server.peer import LiveConnection
 log = logging.getLogger(__name__)
 
 SNAPSHOT_S = 0.5
-"""Between snapshots: what people can follow."""
+"""Seconds between snapshots: people cannot follow faster ones."""
 
 
 class MonitorFeed:

@@ -1,11 +1,12 @@
 """The front door: WebSocket connections of targets and monitors, and a few pages over plain HTTP on the same port.
 
-Cheap checks come first (`gate`) and everything before the WebSocket stands is answered in HTTP: 403 for a browser, 401
-for a wrong token, 503 when the house is full (a client takes that as "try later"). Behind the door the reader of each
-connection only hands frames to the `ConnectionHandler`; nothing here computes.
+Checks that cost little come first (`gate`). Everything before the WebSocket stands is answered in HTTP: 403 for a
+browser, 401 for a wrong token, 503 when the hub is full (a client takes that as "try later"). After that, the reader of
+each connection only hands frames to the `ConnectionHandler`; nothing here computes.
 
 Targets that are sent on come in at ports of their own (`dedicated_ports`), by the same checks and with the ticket for
-that port; 410 sends back to the main port whoever has none that is good. There is nothing else at such a port.
+that port. A target without a good ticket gets 410, which sends it back to the main port. There is nothing else at such
+a port.
 """
 
 from __future__ import annotations
@@ -40,12 +41,19 @@ from starsd_server.settings import DoorSettings
 log = logging.getLogger(__name__)
 
 _CLOSE_UNSUPPORTED = 1003
+"""WebSocket close code (RFC 6455, section 7.4.1) for a text message, where only binary ones are taken."""
 _CLOSE_GOING_AWAY = 1001
+"""WebSocket close code (RFC 6455, section 7.4.1) for a hub that stops."""
 _CLOSE_INTERNAL = 1011
+"""WebSocket close code (RFC 6455, section 7.4.1) for a fault of the hub."""
 _MAX_UNREAD_FRAMES = 8
+"""Frames of one connection that the library buffers before it stops reading from the socket."""
 _WRITE_LIMIT = (256 << 10, 64 << 10)
+"""Bytes of unsent output above which, and below which again, the library pauses and resumes a connection's writer."""
 _BACKLOG = 64
+"""TCP connections that may wait to be accepted at the main port: many targets may come back at once."""
 _TICKET_BYTES = 32
+"""Random bytes of a ticket: 256 bits, which cannot be found by trying."""
 _Gate = Callable[[ServerConnection, Request], "Response | None"]
 
 
@@ -59,19 +67,19 @@ class Page:
 
 
 class ConnectionHandler(Protocol):
-    """What stands behind the door. Called on the event loop; nothing here may block."""
+    """Receives connections, frames and page requests from the front door. Called on the event loop; must not block."""
 
     def connected(self, peer: Peer) -> None:
-        """A target has come in."""
+        """A target has connected."""
 
     def received(self, peer: Peer, frame: bytes) -> None:
-        """It said something."""
+        """A target has sent a message."""
 
     def disconnected(self, peer: Peer) -> None:
-        """It is gone."""
+        """The connection of a target has ended."""
 
     async def watched(self, connection: LiveConnection) -> None:
-        """A monitor has come in: show it the hub until it leaves."""
+        """A monitor has connected: send it snapshots until it leaves."""
 
     def public_page(self, path: str) -> Page | None:
         """A page for everybody: health."""
@@ -110,7 +118,7 @@ class FrontDoor:
         """Listen on a bound socket.
 
         Raises:
-            OSError: somebody else does.
+            OSError: another process listens there.
             UsageError: no port for targets to be sent on to can be had.
         """
         if self._settings.own_ports is not None:
@@ -171,7 +179,7 @@ class FrontDoor:
         await self._are_closed(servers)
 
     async def _are_closed(self, servers: Sequence[Server]) -> bool:
-        """Whether all of them are, after some patience."""
+        """Whether all of these are closed, after waiting for them for a bounded time."""
         closed: Awaitable[object] = asyncio.gather(*(server.wait_closed() for server in servers))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(closed, self._settings.close_timeout_s)

@@ -1,4 +1,6 @@
-"""Who may come in, judged by the headers of the opening request: cheap checks, before anything is made for anybody."""
+"""Who may connect, decided by the headers of the opening request: checks that cost little, before the hub allocates
+anything for the connection.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 
 @dataclass(frozen=True)
 class HubKey:
-    """One bearer token.
+    """One bearer token: its holders show it at the door, and its terms say what they get of the drafter.
 
     Attributes:
         token: the secret; never shown.
-        terms: of all sessions that belong to it.
+        terms: terms of all sessions that belong to the key.
     """
 
     token: str = field(repr=False)
@@ -31,13 +33,13 @@ class HubKey:
 
     @property
     def owner(self) -> str:
-        """Its name inside the hub; not the key."""
+        """The key's name inside the hub, from which the key cannot be told."""
         return hashlib.sha256(self.token.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TurnedAway:
-    """An HTTP status, and one line for people."""
+    """The refusal of a connection: an HTTP status, and one line for people."""
 
     status: HTTPStatus
     line: str

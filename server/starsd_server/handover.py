@@ -1,8 +1,8 @@
 """Results on their way from the drafting thread to the event loop, on a thread of their own.
 
-Waking the loop means a system call, during which the interpreter is free, and it is the loop that takes it: the
-drafting thread would wait for it while work waits. Here it only lays the result down, and the loop is woken while the
-next pass runs outside the interpreter.
+Waking the event loop is a system call. During it the interpreter is free, and the loop takes it: the drafting thread
+would then have to wait for the interpreter although work waits. So the drafting thread only puts the result into a
+queue, and this thread wakes the loop while the next pass runs outside the interpreter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Handover:
-    """Passes on what is laid down, in order.
+    """Passes results on in the order in which they were put in.
 
     Args:
         pass_on: called on this object's thread; must not block.
@@ -36,11 +36,11 @@ class Handover:
         self._thread.start()
 
     def put(self, done: Done) -> None:
-        """Lay a result down; takes about a microsecond."""
+        """Put a result in; takes about a microsecond."""
         self._laid_down.put(done)
 
     def stop(self) -> None:
-        """Pass on what lies there, and end."""
+        """Pass on the results that wait, and end the thread."""
         self._laid_down.put(None)
         self._thread.join()
 

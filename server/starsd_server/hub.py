@@ -58,14 +58,17 @@ from starsd_server.worker import Broken, Done, Drafted, DrafterPool, DraftFailed
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a drafter in pure Python may hold the interpreter that the event loop waits for (the default is 5 ms)."""
+"""Seconds that a drafter in pure Python may hold the interpreter while the event loop waits for it (Python's default is
+5 ms).
+"""
 _TICK_S = 1.0
+"""Seconds between two rounds of periodic work: expired sessions, link times, time sums."""
 SHARE_S = 0.25
-"""Between two choices of draft shapes."""
+"""Seconds between two choices of draft shapes."""
 MOST_SHARING = 0.02
-"""Share of the time that choosing may take."""
+"""Largest share of the time that choosing draft shapes may take; above it the choices become less frequent."""
 _LAST_DRAFT_S = 5.0
-"""Patience with the draft in progress when the hub closes."""
+"""Seconds to wait for the draft in progress when the hub closes."""
 
 
 class Hub:
@@ -120,7 +123,7 @@ class Hub:
         """Listen on a bound socket and begin to draft.
 
         Raises:
-            UsageError: somebody else listens there, or on all the ports that targets may be sent on to.
+            UsageError: another process listens there, or on all the ports that targets may be sent on to.
         """
         try:
             await self._door.open(sock)
@@ -300,7 +303,7 @@ class Hub:
         self._events.add(FAILED, "" if connection is None else self._name_of(connection), failure.message)
 
     async def _tick(self) -> None:
-        """Once a second: end what has been away for too long, look at the links, balance the books."""
+        """Once a second: end sessions that were away for too long, read link times, sum up the thread's time."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._carry_out(self._protocol.expire(self._clock()))
@@ -311,7 +314,7 @@ class Hub:
             self._note_turned_away()
 
     async def _share_out(self) -> None:
-        """Now and then, choose the drafts' shapes anew; on another thread, and seldom where that takes long."""
+        """Choose the draft shapes anew every `SHARE_S` seconds, on another thread; less often where that takes long."""
         pause_s = SHARE_S
         while True:
             await asyncio.sleep(pause_s)
@@ -329,7 +332,7 @@ class Hub:
             self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
 
     def _note_turned_away(self) -> None:
-        """One event a second at most, however many knock."""
+        """At most one event a second, however many connections are turned away."""
         count = self._door.auth_failures + self._door.turned_away
         if count > self._turned_away:
             self._events.add(TURNED_AWAY, text=f"{count - self._turned_away} connections")
@@ -391,7 +394,9 @@ class Hub:
         )
 
     def _shown_names(self) -> dict[HubConnection, str]:
-        """Of all that are connected; those that were told goodbye come last, as others may be their successors."""
+        """Names of all connected targets. Targets that were told goodbye come last: a newer connection may be the same
+        target, which keeps its name.
+        """
         there = sorted(self._connections, key=lambda peer: peer.leaving)
         terms = [self._connections[peer].terms for peer in there]
         said = [("" if each is None else each.target, peer.host) for each, peer in zip(terms, there, strict=True)]
@@ -428,7 +433,7 @@ async def serve_hub(
         announce: called once targets can connect.
 
     Raises:
-        UsageError: somebody else listens there.
+        UsageError: another process listens there.
         StarsdError: one of the hub's threads ended by a fault.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)

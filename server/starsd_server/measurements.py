@@ -1,4 +1,6 @@
-"""What passes cost and how large they are. Kept on the event loop: the drafting thread loses no time with it."""
+"""Measured costs and sizes of passes, and the latencies of sessions and targets. All of it belongs to the event loop,
+so that the drafting thread loses no time with it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from starsd_server.draft_queue import ROWS_OF_A_ROUND, Absorb, Batch
 from starsd_server.worker import Done
 
 KNOWN_AFTER = 8
-"""Passes after which a drafter's cost is more than a guess."""
+"""Passes after which the cost model of a drafter rests on enough measurements to be used."""
 
 
 class PassRecord:
@@ -43,7 +45,7 @@ class PassRecord:
             model.observe_rows(len(work.rows.ids), done.service_s)
 
     def note_unused(self, done: Done, is_here: Callable[[int], bool]) -> None:
-        """How much of work that is done was for nobody: each session of a batch has an equal share of its time.
+        """Count the time of finished work whose session's target has left; each session of a batch has an equal share.
 
         Args:
             is_here: whether a session's target is connected.
@@ -61,15 +63,15 @@ class PassRecord:
         return self.models[drafter].cost.predict(size_of([shape]))
 
     def known_costs(self) -> dict[str, ServiceCost]:
-        """Of the drafters that have made enough passes to tell."""
+        """Cost models of the drafters that have made at least `KNOWN_AFTER` passes."""
         return {kind: model.cost for kind, model in self.models.items() if model.passes >= KNOWN_AFTER}
 
     def batches(self) -> BatchFacts:
-        """Sizes so far."""
+        """Sizes of the batches so far."""
         return BatchFacts(self._last, len(self._sizes), list(self._sizes))
 
     def service(self, drafter: str) -> ServiceFacts:
-        """What is known of a drafter's times."""
+        """The cost model of a drafter as data."""
         model = self.models[drafter]
         cost = model.cost
         if not model.passes:
@@ -79,7 +81,7 @@ class PassRecord:
 
 
 class Latencies:
-    """The latencies of one hub."""
+    """The observed latencies of each session and of each target of one hub."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, Latency] = {}
@@ -102,7 +104,9 @@ class Latencies:
                 latency.returned(request.returned_s, request.target_s)
 
     def expected_return_s(self, session: int) -> float | None:
-        """That of the session's own rounds; before there are any, that of other sessions of its target."""
+        """Expected return time in seconds: that of the session's own rounds, or, before there are any, that of other
+        sessions of its target.
+        """
         own = self._sessions.get(session)
         if own is not None and own.returns.samples:
             return own.returns.smoothed_s
@@ -111,10 +115,10 @@ class Latencies:
         return target.returns.smoothed_s if target is not None and target.returns.samples else None
 
     def forget_session(self, session: int) -> None:
-        """It is gone."""
+        """Drop the latency of a session that is gone."""
         self._sessions.pop(session, None)
         self._target_of.pop(session, None)
 
     def forget_target(self, connection: HubConnection) -> None:
-        """It has left; its sessions may come back at another connection."""
+        """Drop the latency of a target that has left; its sessions may come back at another connection."""
         self._targets.pop(connection, None)

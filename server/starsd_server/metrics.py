@@ -12,8 +12,11 @@ from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, T
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 MAX_TARGET_LABELS = 64
-"""Targets choose their own names: so many of them become labels and no more."""
+"""Most target names that become labels. Targets choose their own names, so without a limit they could fill the memory
+of the hub and of Prometheus.
+"""
 _STALE = frozenset({"superseded", "repeated", "late_draft"})
+# Upper bounds of the histograms' buckets, in seconds: from a fast draft to one that a reader notices.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -165,7 +168,9 @@ def _of_acceptance(drafted: Judgement) -> Iterator[Metric]:
 
 
 def _of_targets(targets: list[TargetFacts]) -> Iterator[Metric]:
-    """One series per target, which have been told apart by their names; of too many, those of the nearest."""
+    """One series for each target, by name (names are made distinct before). Of too many targets, those with the
+    shortest round-trip times are kept.
+    """
     nearest: dict[str, TargetFacts] = {}
     for target in sorted(targets, key=lambda target: target.min_rtt_ms or 0.0):
         if target.rtt_ms is not None and target.min_rtt_ms is not None and len(nearest) < MAX_TARGET_LABELS:

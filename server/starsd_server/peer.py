@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 MOST_UNSENT = 8 << 20
-"""Bytes that wait for a peer. Messages are written one by one, each when the last has left, and none is nearly as
-large: only answers to pings can pile up.
+"""Most bytes that may wait in a connection's write buffer. Messages are written one by one, each when the last has
+left, and none is nearly as large: only answers to pings can add up to this.
 """
 
 
@@ -56,8 +56,8 @@ class PeerTraffic:
     """What went over one connection.
 
     Attributes:
-        bytes_in: of messages, from the target.
-        bytes_out: of messages, to the target.
+        bytes_in: bytes of messages from the target.
+        bytes_out: bytes of messages to the target.
         rtt: what the kernel measures, when it was last asked.
     """
 
@@ -81,21 +81,21 @@ class Peer:
         at_own_port: bool = False,
     ) -> None:
         self.number = number
-        """Of the connection, unique while the hub lives."""
+        """Number of the connection, unique while the hub runs."""
         self.owner = owner
         self.connected_at = connected_at
         self.at_own_port = at_own_port
-        """The hub has sent it on to the port that it is connected to."""
+        """Whether the target is connected to a port of its own, to which the hub has sent it on."""
         self.traffic = PeerTraffic()
         self.leaving = False
-        """It was told goodbye: what it still says does not count."""
+        """Whether the hub has said goodbye: messages that still come from the target do not count."""
         self._connection = connection
         self._settings = settings
         self._waiting: asyncio.Queue[bytes | _Goodbye] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
         self._written_out = False
-        """Nothing goes out any more."""
+        """Whether the writer has ended: nothing is sent any more."""
 
     @property
     def address(self) -> str:
@@ -105,7 +105,7 @@ class Peer:
 
     @property
     def host(self) -> str:
-        """The same without the port, which changes with every connection."""
+        """The host that it connects from, without the port, which changes with every connection."""
         address = self._connection.remote_address
         return str(address[0]) if isinstance(address, tuple) else "unknown"
 

@@ -1,4 +1,6 @@
-"""Rows of one session that the drafter has not seen, in order."""
+"""Rows of one session that the drafter has not seen, in order; and when a prefill gets a turn between drafts, and how
+many rows a turn takes, so that neither holds up the other.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class PendingRows:
         self.count += len(rows.ids)
 
     def before(self, base_len: int) -> int:
-        """How many of them lie before the root at this position."""
+        """Number of waiting rows that lie before the root at this position."""
         return min(self.count, max(0, base_len - self._parts[0].first_row)) if self._parts else 0
 
     def take(self, limit: int) -> NewRows:
@@ -76,22 +78,25 @@ def _join(parts: Sequence[NewRows]) -> NewRows:
 
 
 ROWS_PER_TURN = 64
-"""Most rows of one prefill turn: how long the requests of other sessions may have to wait for it."""
+"""Most rows of one prefill turn. It bounds how long the requests of other sessions may have to wait for a turn."""
 LEAST_ROWS_PER_TURN = 16
-"""However slow the drafter is at them: what a round brings is never more than a turn."""
+"""Least rows of one prefill turn, however slow the drafter is at rows: the rows of one round must fit into a turn."""
 DRAFTS_PER_FEED = 4
-"""Passes between two prefill turns while both wait, so that neither starves the other; fewer where a turn takes much
-less time than a pass.
+"""Passes between two prefill turns while both drafts and prefill wait, so that neither starves the other; fewer where a
+turn takes much less time than a pass.
 """
 _GAIN = 1 / 8
+"""Weight of the newest sample in the mean times of a pass and of a row: about the last eight count."""
 
 
 class FeedTurns:
-    """A turn takes no longer than a pass, as far as is known, and turns take no more than one part in
-    `drafts_per_feed` + 1 of the drafter's time while drafts wait.
+    """Decides when a prefill turn comes between drafts, and how many rows it takes.
+
+    A turn takes no longer than a pass, as far as their times are known. While drafts wait, turns take at most one part
+    in `drafts_per_feed` + 1 of the drafter's time.
 
     Args:
-        most_rows: of a turn.
+        most_rows: most rows of a turn.
         drafts_per_feed: passes, or passes' worth of time, between two turns.
     """
 
@@ -122,13 +127,13 @@ class FeedTurns:
         self._drafted_s = 0.0
 
     def drafted(self, seconds: float) -> None:
-        """A pass took so long."""
+        """A pass took this many seconds."""
         self._drafted_s += seconds
         self._pass_s += (seconds - self._pass_s) * (_GAIN if self._pass_s else 1.0)
         self._size()
 
     def fed(self, rows: int, seconds: float) -> None:
-        """A turn of so many rows took so long."""
+        """A turn of `rows` rows took `seconds`."""
         self._turn_s = seconds
         self._row_s += (seconds / rows - self._row_s) * (_GAIN if self._row_s else 1.0)
         self._size()

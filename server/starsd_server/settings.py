@@ -22,11 +22,12 @@ class DoorSettings:
         max_connections: targets connected at once.
         max_monitors: monitors connected at once, beside the targets.
         max_sockets: TCP connections at once, those that have not said anything yet included.
-        open_timeout_s: from TCP connection to WebSocket; ends those that say nothing.
-        hello_timeout_s: from WebSocket to the first message; ends those that say nothing there.
-        send_timeout_s: without anything of what waits for a peer leaving; guards against one that stopped reading.
-        close_timeout_s: the closing handshake; guards against the same peer at the end.
-        own_ports: where targets go on by themselves; None: all of them stay where they come in.
+        open_timeout_s: most seconds from TCP connection to WebSocket; ends connections that send nothing.
+        hello_timeout_s: most seconds from WebSocket to the first message; ends WebSockets that send nothing.
+        send_timeout_s: most seconds in which nothing of the data that waits for a peer is sent; guards against a peer
+            that stopped reading.
+        close_timeout_s: most seconds for the closing handshake; guards against such a peer when the hub closes.
+        own_ports: ports that targets are sent on to, one for each; None leaves all targets at the main port.
         max_waiting_frames: frames for one peer that it has not taken yet (`Q_out`), while which nothing more is read
             from it.
     """
@@ -45,7 +46,7 @@ class DoorSettings:
 
     @property
     def all_keys(self) -> tuple[HubKey, ...]:
-        """Those that open the door; none: it stands open."""
+        """All keys that targets may show; if there is none, every target is let in."""
         return self.keys if self.token is None else (HubKey(self.token), *self.keys)
 
 
@@ -56,7 +57,8 @@ class DraftingSettings:
     Attributes:
         policy: the order of requests, one of `POLICIES`.
         max_batch: sessions drafted for in one pass.
-        shape: of all drafts, within what targets ask for; None: chosen for each by what it gains and by the load.
+        shape: shape of all drafts, within what targets ask for; None chooses one for each target by its gain and the
+            load.
 
     Raises:
         UsageError: a value that cannot work.

@@ -1,10 +1,10 @@
-"""The shapes of drafts on the hub: what each session learnt, and what all of them together leave to each.
+"""The draft shapes on the hub: what each session has learnt, and how the drafter's time is divided among all sessions.
 
-Every session has a controller (`planning.shape_controller`) that learns from its own rounds. From time to time all of
-those that ask are weighed against each other (`planning.draft_shape`), by what the drafter was measured to cost and by
-what targets report of their rounds. What a target reports is held to what its returns have room for: beyond that, a
-wrong report makes only its own drafts worse, and on a hub that has too much to do it may keep drafts for longer than it
-should. A target that reports nothing gets what it asks for.
+Every session has a controller (`planning.shape_controller`) that learns from its own rounds. Every `SHARE_S` seconds
+the drafter's time is divided among all active sessions (`planning.draft_shape`), by the measured cost of the drafter
+and by the round times that targets report. A reported time is limited to what the target's return times have room for.
+Beyond that a wrong report makes only the target's own drafts worse, except that on an overloaded hub the target may
+keep its drafts for longer than it should. A target that reports nothing gets what it asks for.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from starsd_edge.telemetry.latency import LONGEST_RETURN_S
 from starsd_edge.telemetry.service_model import ServiceCost
 
 ACTIVE_S = 3.0
-"""A session that has not asked for so long is no load."""
+"""Seconds since its last request after which a session no longer counts as load."""
 LEAST_RETURN_S = 1e-6
+"""Seconds that a return time counts as at least, since reported times are limited relative to it."""
 MOST_NODES = 64
-"""Largest tree that is weighed: how many nodes of a larger one pay need not be known exactly."""
+"""Most nodes of a tree that are considered: how many more would pay need not be known exactly."""
 
 
 @dataclass(frozen=True)
 class WishOf:
-    """What a session would like, and of which drafter."""
+    """One session as the choice of draft shapes sees it, and its drafter."""
 
     session: int
     drafter: str
@@ -44,13 +45,13 @@ class WishOf:
 
 @dataclass
 class _Session:
-    """One session's part.
+    """State of one session.
 
     Attributes:
-        limit: the most that it has asked for.
-        base_len: of its last request.
-        nodes: of its last draft.
-        held_to: share of the times that the target reports which its last return had room for.
+        limit: the largest shape that it has asked for.
+        base_len: `base_len` of its last request.
+        nodes: nodes of its last draft.
+        held_to: factor on the times that the target reports, at most 1, so that they fit into its last return time.
     """
 
     controller: ShapeController
@@ -63,7 +64,9 @@ class _Session:
 
     @property
     def curve(self) -> VerifyCurve | None:
-        """The target's rounds by their rows, none longer than its returns are: else it would look like no load."""
+        """Seconds of the target's rounds by their rows, none longer than its return times: otherwise it would look like
+        no load.
+        """
         told = curve_of(self.connection.report)
         return None if told is None else told.scaled(self.held_to)
 
@@ -74,14 +77,15 @@ class ShapeControllers:
 
     Attributes:
         clock: monotonic seconds.
-        fixed: the same for all instead.
+        fixed: one shape for all drafts instead; None lets the controllers choose.
     """
 
     clock: Callable[[], float]
     fixed: DraftShape | None = None
     _sessions: dict[int, _Session] = field(default_factory=dict)
     _last: WeakKeyDictionary[HubConnection, ShapeController] = field(default_factory=WeakKeyDictionary)
-    """Of each target, the controller that asked last: the next session goes on from there."""
+    """For each target, the controller of the session that asked last: the next session begins with what it has learnt.
+    """
 
     def judged(self, session: int, steps: Sequence[PathStep]) -> None:
         """See `ShapeChooser`."""
@@ -106,13 +110,13 @@ class ShapeControllers:
         return known.controller.shape(asked)
 
     def drafted(self, session: int, nodes: int) -> None:
-        """A tree of so many nodes goes out."""
+        """A tree of this many nodes is sent."""
         known = self._sessions.get(session)
         if known is not None:
             known.nodes = nodes
 
     def returned(self, session: int, seconds: float | None) -> None:
-        """So long after that the session asks again; None where that was no round."""
+        """The session asks again, `seconds` after its draft was sent; None where that was no round."""
         known = self._sessions.get(session)
         if known is None or seconds is None or seconds > LONGEST_RETURN_S:
             return
@@ -123,7 +127,7 @@ class ShapeControllers:
             known.controller.returned(seconds, known.held_to * own_s)
 
     def left(self, session: int) -> None:
-        """Its target is away: until it asks again, it has no share in the hub."""
+        """The session's target is away: until it asks again, it counts as no load."""
         known = self._sessions.get(session)
         if known is not None:
             known.asked_at = -math.inf
@@ -133,7 +137,7 @@ class ShapeControllers:
         self._sessions.pop(session, None)
 
     def wishes(self) -> list[WishOf]:
-        """Of the sessions that ask these days and of which enough is known."""
+        """Sessions that are active and of which enough is known, as the choice of draft shapes sees them."""
         now = self.clock()
         found = []
         for session, known in self._sessions.items():
@@ -146,14 +150,14 @@ class ShapeControllers:
         return found
 
     def take(self, choices: Mapping[int, ShapeChoice]) -> None:
-        """What came of the wishes, by session."""
+        """Take in the chosen shapes, by session."""
         for session, choice in choices.items():
             known = self._sessions.get(session)
             if known is not None:
                 known.controller.choose(choice)
 
     def facts(self, connection: HubConnection) -> ShapeFacts:
-        """Of the session of this target that asked last."""
+        """Shape, reason and acceptance rates of this target's session that asked last."""
         if self.fixed is not None:
             return ShapeFacts(FIXED, self.fixed.max_nodes, self.fixed.max_depth, self.fixed.branching)
         controller = self._last.get(connection)
@@ -172,10 +176,10 @@ class ShapeControllers:
 
 
 def share(wishes: Sequence[WishOf], costs: Mapping[str, ServiceCost], max_batch: int) -> dict[int, ShapeChoice]:
-    """What each session gets of its drafter. Pure, so it may run on any thread.
+    """The draft shape of each session. Pure, so it may run on any thread.
 
-    Drafters take turns on one thread, so those that are weighed together are all that want the same one; where several
-    are busy each believes itself alone, and the queue tells by longer returns.
+    All drafters share one thread, but the time of each drafter is divided only among its own sessions. Where several
+    drafters are busy, each is treated as if it were alone; the load of the others shows as longer return times.
     """
     choices: dict[int, ShapeChoice] = {}
     for drafter, cost in costs.items():
@@ -187,7 +191,7 @@ def share(wishes: Sequence[WishOf], costs: Mapping[str, ServiceCost], max_batch:
 
 
 def curve_of(report: Report | None) -> VerifyCurve | None:
-    """What a target tells of its rounds by their rows; None where it tells nothing that can be used."""
+    """The round times by rows that a target reports, as a curve; None where it reports nothing that can be used."""
     if report is None or not report.pass_rows or not report.pass_us or len(report.pass_rows) != len(report.pass_us):
         return None
     pairs = zip(report.pass_rows, report.pass_us, strict=True)
@@ -195,7 +199,7 @@ def curve_of(report: Report | None) -> VerifyCurve | None:
 
 
 def _larger(one: DraftShape, other: DraftShape) -> DraftShape:
-    """What fits either: near the end of a text a target asks for less than it could use."""
+    """The smallest shape that holds both: near the end of a text a target asks for less than it could use."""
     return DraftShape(
         max(one.max_nodes, other.max_nodes), max(one.max_depth, other.max_depth), max(one.branching, other.branching)
     )

@@ -1,8 +1,7 @@
-"""How the drafting thread spends its time, told honestly.
+"""How the drafting thread spends its time.
 
-Its whole life is divided into three, and nothing is left out: *busy* in a drafter, *idle* while there was no work, and
-*lag*, when work waited and no drafter ran (waking up, taking work, handing results back). A work-conserving hub has
-almost no lag.
+All of its time belongs to one of three states: *busy* in a drafter, *idle* while there was no work, and *lag*, while
+work waited and no drafter ran (waking up, taking work, handing results back). A work-conserving hub has almost no lag.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ class _Ledger:
 
 
 class UseMeter:
-    """Books the time of one thread; `now` in seconds on a monotonic clock.
+    """Counts the time of one thread by state; `now` in seconds on a monotonic clock.
 
-    One thread books, others may read: the books are one immutable object, replaced in a single assignment.
+    One thread writes, others may read: the sums are one immutable object, replaced in a single assignment.
     """
 
     def __init__(self, now: float) -> None:
@@ -45,7 +44,7 @@ class UseMeter:
         self._ledger = _Ledger(_with_busy(self._ledger, now), now, working=False)
 
     def read(self, now: float) -> TimeUse:
-        """The books up to now: work in progress counts as busy, a wait in progress as idle."""
+        """The sums up to now: work in progress counts as busy, a wait in progress as idle."""
         ledger = self._ledger
         if ledger.working:
             return _with_busy(ledger, now)

@@ -1,8 +1,8 @@
 """The drafting thread: takes what is queued, runs the drafters, hands back what came of it.
 
 It never sleeps while `Q_in` holds work. A drafter that raises costs the session it raised for, nothing else, also where
-several are drafted for together. Between two passes it only hands over what came of the first, in one call, and takes
-the next: the books of costs are kept on the event loop.
+several are drafted for together. Between two passes the thread only hands over the results of the first, in one call,
+and takes the next work: the costs of passes are recorded on the event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from starsd_server.utilisation import UseMeter
 log = logging.getLogger(__name__)
 
 FAILING_AFTER = 3
-"""Failures in a row, of any sessions, after which a drafter is reported as failing."""
+"""Failures in a row, of any sessions, after which a drafter is reported as failing: fewer may be the fault of one
+session.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Drafted:
 
     Attributes:
         base_len: position of the token that the drafter hung it from.
-        queue_us: from the arrival of the request to the drafter.
-        service_us: in the drafter, the whole batch that it was drafted in and the rows that came with it included.
+        queue_us: microseconds from the arrival of the request to the beginning of the drafter's pass.
+        service_us: microseconds of that pass: of the whole batch, with the rows that came with it.
     """
 
     session: int
@@ -61,7 +63,7 @@ class Drafted:
 
 @dataclass(frozen=True)
 class DraftFailed:
-    """The drafter gave this session up; epoch 0 when nothing had been asked."""
+    """The drafter failed for this session, which is given up; epoch 0 when nothing had been asked."""
 
     session: int
     epoch: int
@@ -73,13 +75,13 @@ Outcome = Warm | Broken | Drafted | DraftFailed
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a piece of work.
+    """The results of a piece of work.
 
     Attributes:
-        outcomes: for the targets.
-        work: None for a warm-up.
-        drafter: that did it; "" where none did, because the session was given up before.
-        service_s: in the drafter.
+        outcomes: results for the targets.
+        work: the work that was done; None for a warm-up.
+        drafter: name of the drafter that did it; "" where none did, because the session was given up before.
+        service_s: seconds in the drafter.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -89,7 +91,7 @@ class Done:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it shows what such work costs: nothing failed."""
+        """Whether nothing failed, so that the time may count as the cost of such work."""
         return not any(isinstance(outcome, DraftFailed) for outcome in self.outcomes)
 
 
@@ -98,12 +100,12 @@ class DrafterHealth:
     """Counters of one drafter; the drafting thread writes, others read.
 
     Attributes:
-        sessions: open now.
+        sessions: sessions open now.
         passes: runs in which it drafted, for one session or several at once.
         failures: sessions lost to an error of the drafter.
-        failures_in_a_row: since it last did its work.
-        refusals: sessions it did not serve although sound (full, rows it cannot take).
-        last_error: class of the last error.
+        failures_in_a_row: sessions lost since it last did its work.
+        refusals: sessions that it did not serve although it works (it is full, or cannot take their rows).
+        last_error: class name of the last error.
         broken: why it cannot draft for anybody, since it could not be warmed up; "" where it can.
     """
 
@@ -122,7 +124,7 @@ class DrafterHealth:
 
     @property
     def failing(self) -> bool:
-        """Whether it keeps raising."""
+        """Whether it has failed `FAILING_AFTER` times in a row."""
         return self.failures_in_a_row >= FAILING_AFTER
 
 
@@ -169,7 +171,7 @@ class DrafterPool:
         return next((drafter for drafter in bound if drafter is not None), None)
 
     def _prepare(self, drafter: Drafter, work: Begin | Absorb | End) -> list[Outcome]:
-        """Work that nobody waits for an answer to."""
+        """Do work that needs no answer: begin a session, take in rows, end a session."""
         try:
             if isinstance(work, Absorb):
                 self._absorb(drafter, work.rows)
@@ -183,7 +185,7 @@ class DrafterPool:
         return []
 
     def _draft(self, drafter: Drafter, batch: Batch, began: float) -> list[Outcome]:
-        """One pass for all of the batch; only those sessions are lost that fail."""
+        """Draft for the whole batch in one pass; only sessions that fail are lost."""
         answers = [answer for answer in batch.answers if answer.request.session in self._bound]
         failures = dict(self._absorb_all(drafter, [answer.rows for answer in answers if answer.rows is not None]))
         going = [answer.request for answer in answers if answer.request.session not in failures]
@@ -234,7 +236,9 @@ class DrafterPool:
         return rooted
 
     def _absorb_all(self, drafter: Drafter, batch: Sequence[NewRows]) -> Failures:
-        """Rows of several sessions in one pass. Where that raises, nobody knows who has them: all are lost."""
+        """Take in rows of several sessions in one pass. If that raises, all these sessions are lost: it is not known
+        which of them have their rows.
+        """
         if not batch:
             return {}
         try:
@@ -281,7 +285,7 @@ class DrafterPool:
             drafter.close(session)
 
     def _give_up(self, session: int, drafter: Drafter, error: Exception) -> str:
-        """Free what a failed session held; what the target is told of it."""
+        """Free the state of a failed session; returns the line that its target is told."""
         health = self.health[drafter.kind]
         if isinstance(error, SessionRefusedError):
             health.refusals += 1
@@ -329,7 +333,7 @@ class DraftWorker:
         self._meter = UseMeter(clock())
         self._faulty = False
         self._next: Taken | None = None
-        """The work to do now, where it was taken already."""
+        """The next work, where it was taken from the queue already."""
         self._thread = threading.Thread(target=self._run, name="drafting", daemon=True)
 
     def start(self) -> None:
@@ -337,18 +341,18 @@ class DraftWorker:
         self._thread.start()
 
     def stop(self, patience_s: float) -> bool:
-        """Ask it to end after the draft in progress; whether it did within `patience_s` seconds."""
+        """Ask the thread to end after the draft in progress; whether it did within `patience_s` seconds."""
         self._queue.close()
         self._thread.join(patience_s)
         return not self._thread.is_alive()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it works."""
+        """Whether the thread runs and has had no fault."""
         return self._thread.is_alive() and not self._faulty
 
     def time_use(self) -> TimeUse:
-        """How it spent its time until now."""
+        """How the thread has spent its time until now."""
         return self._meter.read(self._clock())
 
     def _run(self) -> None:

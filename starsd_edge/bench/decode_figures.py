@@ -1,4 +1,4 @@
-"""From the runs of `bench decode` to its figures."""
+"""The figures of `bench decode`, computed from its runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from starsd_edge.telemetry.summary import LinkFigures
 PLAIN = "plain"
 NGRAM = "ngram"
 SPECULATIVE = "speculative"
-"""Through a hub, with the first drafter asked for; further ones are named `speculative_<drafter>`."""
+"""Name of the mode through a hub with the first drafter asked for; modes of further drafters are named
+`speculative_<drafter>`.
+"""
 TRANSFORMERS = "transformers"
 LLAMA_CPP = "llama_cpp"
 
@@ -24,8 +26,8 @@ class DecodeTimes:
     """What `bench decode` measured.
 
     Attributes:
-        runs: by mode; `PLAIN` is always among them.
-        prompt_tokens: of every prompt.
+        runs: runs by mode; `PLAIN` is always among the modes.
+        prompt_tokens: tokens of every prompt.
         verify_s: seconds of verify passes by their number of rows.
         links: for modes through a hub, what the link had seen at the end.
     """
@@ -127,5 +129,5 @@ def hub_rounds(runs: Sequence[Run]) -> list[Round]:
 
 
 def figure_prefix(mode: str) -> str:
-    """With which the names of a mode's figures about drafts begin: nothing for `SPECULATIVE`."""
+    """The prefix of the names of a mode's figures about drafts; empty for `SPECULATIVE`."""
     return "" if mode == SPECULATIVE else f"{mode}_"

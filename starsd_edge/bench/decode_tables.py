@@ -13,6 +13,7 @@ from starsd_edge.bench.decode_figures import PLAIN, figure_prefix
 from starsd_edge.bench.figures import BenchReport, Figure
 
 WIDTH = 80
+"""Columns of the report, which fit every terminal."""
 _DRAFT_ROWS = (
     ("tokens_per_round", 2),
     ("accepted_per_round", 2),
@@ -28,7 +29,7 @@ _DRAFT_ROWS = (
     ("rtt_ms", 2),
     ("min_rtt_ms", 2),
 )
-"""Names of figures and the digits after their point."""
+"""Rows of the table of drafts: names of figures, and the number of decimals that each is shown with."""
 
 
 def decode_tables(report: BenchReport, titles: Mapping[str, str], committed: int) -> Iterator[RenderableType]:
@@ -109,5 +110,5 @@ def _table(first: str, *headings: str) -> Table:
 
 
 def _below(title: str, table: Table) -> RenderableType:
-    """A title of its own, which may be wider than the table."""
+    """A table below a separate title, which may be wider than the table."""
     return Group(Text(title, style="bold"), table)

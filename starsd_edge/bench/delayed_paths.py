@@ -20,8 +20,9 @@ from starsd_edge.errors import StarsdError
 
 _HOST = "127.0.0.1"
 _MOST_IN_FLIGHT = 1 << 22
-"""Bytes on one line beyond which its sender is not read from, as a real path's buffers would be full."""
+"""Most bytes on one line. Beyond it nothing more is read from the sender, since a real path's buffers would be full."""
 _PATIENCE_S = 5.0
+"""Seconds to wait for the relay's own thread, which answers at once unless it hangs."""
 
 
 class _PreciseSelector(selectors.EpollSelector):
@@ -91,7 +92,7 @@ class _Relay(asyncio.Protocol):
 
     Attributes:
         other: the other end.
-        port: that the other end is to be connected to; None at that other end.
+        port: port that the other end is to be connected to; None at that other end.
     """
 
     other: _Relay
@@ -158,7 +159,7 @@ class _Relay(asyncio.Protocol):
         self._loop.call_at(self._line.arrival_s(self._loop.time(), len(chunk or b"")), self._arrive)
 
     def _arrive(self) -> None:
-        """What was put on the line first has come out."""
+        """The chunk that was put on the line first has arrived at the other end."""
         chunk = self._on_line.popleft()
         if chunk is None:
             self.other.end()

@@ -1,4 +1,4 @@
-"""How long a modelled device and a modelled link take, and keeping to it on a real clock.
+"""Times of a modelled device and a modelled link, and a pacer that keeps to them on a real clock.
 
 Figures that rest on these are those of a `TIMING_BACKEND`.
 """
@@ -13,11 +13,11 @@ from starsd_edge.errors import UsageError
 
 @dataclass(frozen=True)
 class ModelPassTimes:
-    """What one pass takes, by its size: base (1 + growth (T - 1)), more or less by a share drawn anew each time.
+    """Seconds of one pass by its size T: base (1 + growth (T - 1)), with a random deviation drawn anew each time.
 
     Attributes:
-        base_s: of a pass over one row (a verify pass), or for one session (a drafter's), in seconds.
-        growth: what each further one adds, as a share of `base_s`.
+        base_s: seconds of a pass over one row (a verify pass), or for one session (a drafter's pass).
+        growth: time that each further row or session adds, as a share of `base_s`.
         jitter: largest deviation as a share of the whole, evenly distributed.
 
     Raises:
@@ -33,25 +33,26 @@ class ModelPassTimes:
             raise UsageError(f"a pass cannot take {self.base_s} s with a growth of {self.growth}, jitter {self.jitter}")
 
     def mean_s(self, size: int) -> float:
-        """Seconds of a pass over so many rows, without jitter."""
+        """Seconds of a pass of this size (rows or sessions), without jitter."""
         return self.base_s * (1 + self.growth * (size - 1))
 
     def draw_s(self, size: int, uniform: float) -> float:
-        """Seconds of one pass; `uniform` in [0, 1) is its luck."""
+        """Seconds of one pass with jitter; `uniform` in [0, 1) decides the deviation."""
         return self.mean_s(size) * (1 + self.jitter * (2 * uniform - 1))
 
 
 @dataclass(frozen=True)
 class ModelDraftTimes:
-    """What one pass of a modelled drafter takes at least: one_s (1 + growth (b - 1)) for b drafts of the usual depth.
+    """Least seconds of one pass of a modelled drafter: one_s (1 + growth (b - 1)) for b drafts of the usual depth.
 
-    A drafter of one layer is bound by its launches: a further draft in the same pass costs little, a further level
-    costs a step.
+    A drafter of one layer is bound by its kernel launches: a further draft in the same pass costs little, a further
+    level costs a step.
 
     Attributes:
-        one_s: of a pass for one session, in seconds.
-        growth: what each further session adds, as a share.
-        levels: of a draft that takes that long; a pass of d levels takes (1 + d) / (1 + levels) of it. 0: any depth.
+        one_s: seconds of a pass for one session.
+        growth: time that each further session adds, as a share of `one_s`.
+        levels: depth of the draft that takes this long; a pass of d levels takes (1 + d) / (1 + levels) of it. With 0 a
+            pass takes the same time at any depth.
     """
 
     one_s: float
@@ -69,8 +70,8 @@ class LinkTimes:
     """A network path.
 
     Attributes:
-        rtt_s: of an empty packet there and back, in seconds, half of it each way.
-        bits_per_s: of each direction; None has no limit.
+        rtt_s: seconds of an empty packet there and back, half of it each way.
+        bits_per_s: rate of each direction; None has no limit.
 
     Raises:
         UsageError: a number that is no duration or rate.
@@ -107,14 +108,14 @@ class Line:
 
 
 class Pacer:
-    """Makes passes take the time they are to take.
+    """Makes each pass take its modelled time.
 
-    A pass ends at its beginning plus its duration, whatever was computed in between. What a sleep takes too long (the
-    system's timer, a busy machine) is taken off the next pass, so that it does not add up.
+    A pass ends at its beginning plus its duration, whatever was computed in between. Where a sleep takes too long (the
+    system's timer, a busy machine), the excess is subtracted from the next pass, so that it does not add up.
 
     Args:
         clock: monotonic seconds.
-        sleep: waits so many seconds.
+        sleep: waits for this number of seconds.
     """
 
     def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
@@ -123,11 +124,11 @@ class Pacer:
         self._overslept_s = 0.0
 
     def begin(self) -> float:
-        """Now, for `end`."""
+        """Begin a pass: the time at which it begins, to be passed to `end`."""
         return self._clock()
 
     def end(self, began: float, duration_s: float) -> None:
-        """Return when the pass that began then is over."""
+        """Wait until the pass that began at `began` has taken `duration_s`."""
         deadline = began + max(0.0, duration_s - self._overslept_s)
         owed = self._overslept_s - min(self._overslept_s, duration_s)
         left = deadline - self._clock()

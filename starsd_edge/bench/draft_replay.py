@@ -1,8 +1,8 @@
-"""What a drafter would have guessed along texts that are known already.
+"""The draft trees that a drafter would have given along known texts, and the rounds that would have followed.
 
-A target's text does not depend on the drafts, so it need be decoded only once, plainly and with its features kept. Then
-a drafter is asked for a tree under every token of it, and each tree says how many tokens a round beginning there would
-have given. Rounds as a target runs them are those that begin where the one before ended.
+A target's text does not depend on the drafts, so it is decoded only once, plainly and with its features kept. Then a
+drafter is asked for a tree under every token of the text. Each tree shows how many tokens a round that begins there
+would have given. Rounds as a target runs them are those that begin where the one before ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from starsd_edge.telemetry.rounds import HUB, Round, RoundStats
 Features = npt.NDArray[np.float16]
 
 _DRAWS = 2000
+"""Bootstrap samples of the texts behind a confidence interval: enough for two stable digits."""
 _SPREAD = (2.5, 97.5)
+"""Percentiles of the bootstrap that bound the 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ class DraftSession(Protocol):
     """A drafter's session on one text."""
 
     def extend(self, first_row: int, ids: Sequence[int], features: Features | None) -> None:
-        """True rows."""
+        """Take in true rows, in order."""
 
     def draft(self, shape: DraftShape) -> DraftTree:
-        """A tree under the last of them."""
+        """A tree of at most this shape under the last true row."""
 
 
 def rounds_from(passage: Passage, session: DraftSession, shape: DraftShape) -> list[Round]:
@@ -65,7 +67,7 @@ def _rounds(passage: Passage, session: DraftSession, shape: DraftShape) -> Itera
 
 
 def _judge(tree: DraftTree, following: Sequence[int]) -> Round:
-    """What verifying the tree would have given, the text being what it is."""
+    """The round that verifying the tree would have given, when `following` is the text after its root."""
     node, accepted = ROOT, 0
     for token in following:
         child = tree.children.get(node, {}).get(token)
@@ -89,12 +91,12 @@ def walk(rounds: Sequence[Round]) -> RoundStats:
 
 @dataclass(frozen=True)
 class Paired:
-    """One way of drafting against another on the same texts.
+    """One way of drafting compared with another on the same texts.
 
     Attributes:
-        change: of the mean tokens of a round, as a share of the other's.
-        low, high: its 95 % interval, by drawing texts anew.
-        starts: tokens at which rounds began.
+        change: change of the mean tokens of a round, as a share of the other way's.
+        low, high: its 95 % interval, by bootstrap over the texts.
+        starts: number of tokens at which rounds began.
     """
 
     change: float
@@ -104,7 +106,7 @@ class Paired:
 
 
 def compare(one: Sequence[Sequence[Round]], other: Sequence[Sequence[Round]], draw: np.random.Generator) -> Paired:
-    """How `one` does beside `other`, text by text, over every start."""
+    """The change of mean tokens per round from `other` to `one`, paired by text, over every start."""
     sums = np.array([[sum(r.emitted for r in a), sum(r.emitted for r in b)] for a, b in zip(one, other, strict=True)])
     chosen = draw.integers(0, len(sums), (_DRAWS, len(sums)))
     drawn = sums[chosen].sum(axis=1)

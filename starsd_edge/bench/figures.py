@@ -22,7 +22,7 @@ from starsd_edge.errors import UsageError
 CPU = "CPU"
 GPU = "GPU"
 TIMING_BACKEND = "timing backend"
-"""Times come from a model of the device, not from a device."""
+"""Label of figures whose times come from a model of the device, not from a device."""
 
 _LABELS = {"cpu": CPU, "cuda": GPU, "jetson": GPU}
 
@@ -45,7 +45,7 @@ class Figure:
         value: a finite number.
         unit: as written after a number; "" for a plain count or ratio.
         label: what it was measured on: `CPU`, `GPU` or `TIMING_BACKEND`.
-        spread: of the samples whose median `value` is; None for a figure of another kind.
+        spread: spread of the samples whose median is `value`; None for a figure of another kind.
 
     Raises:
         ValueError: the value is no finite number.
@@ -95,7 +95,7 @@ class BenchReport:
         return {figure.name: figure for figure in self.figures}
 
     def to_json(self) -> bytes:
-        """As in the module's docstring, indented, with a newline at its end."""
+        """The report as indented JSON, with the fields that this module's docstring shows and a newline at its end."""
         content = {
             "figures": [
                 {"name": figure.name, "value": _rounded(figure.value), "unit": figure.unit, "label": figure.label}
@@ -142,7 +142,7 @@ def check_report_path(path: Path) -> None:
 
 
 def write_report(path: Path, report: BenchReport) -> None:
-    """Write it whole or not at all."""
+    """Write the report whole or not at all."""
     write_whole(path, report.to_json())
 
 

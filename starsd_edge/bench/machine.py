@@ -35,7 +35,7 @@ def describe_machine(libraries: Iterable[str]) -> dict[str, object]:
 
 
 def installed_version(library: str) -> str | None:
-    """Of a library by its name on the package index; None where it is not installed."""
+    """The version of a library, by its name on the package index; None where it is not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:

@@ -16,7 +16,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.text.chat import ChatFrame, Encode
 
 _LEAST_MESSAGE = 8
-"""Tokens of a message below which a prompt asks for nothing."""
+"""Least tokens of a message in a prompt: a shorter one asks for nothing."""
 TREATMENT = (
     "each message, inside the model's chat template, is cut after the tokens that fit --prompt-tokens, or lengthened "
     "by the messages that follow it in the file"
@@ -24,7 +24,9 @@ TREATMENT = (
 
 
 SHIPPED, HELD_OUT = "prompts.txt", "held_out.txt"
-"""Messages that decoding is timed with, and those that drafters are judged by; no head of ours was trained on them."""
+"""File of the messages that decoding is timed with, and file of those that drafters are judged by. No head of ours was
+trained on either.
+"""
 
 
 def read_messages(path: Path | None, shipped: str = SHIPPED) -> list[str]:
@@ -72,11 +74,11 @@ def _fill(messages: Sequence[str], first: int, encode: Encode, frame: ChatFrame,
 
 
 WINDOW = 64
-"""Last tokens of a text that are looked at."""
+"""Last tokens of a text in which repeated phrases are counted."""
 GRAM = 4
-"""Tokens of a phrase."""
+"""Tokens of a phrase whose repetition is counted."""
 REPEATS = 3
-"""Times that a phrase stands in the window of a text that loops."""
+"""Times that one phrase must stand in the last `WINDOW` tokens for the text to count as looping."""
 
 
 def is_looping(ids: Sequence[int]) -> bool:

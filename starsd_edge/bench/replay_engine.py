@@ -27,20 +27,26 @@ from starsd_edge.runtime.engine import (
 )
 
 MAX_TREE = 64
+"""Most rows of one verify pass, the root included."""
 MAX_CHUNK = 128
+"""Most prompt tokens in one pass."""
 _CERTAIN = np.float32(50.0)
-"""Logit of the token that follows; all others have 0. exp(-50) is no chance at any sensible temperature."""
+"""Logit of the token that follows; all others have 0. At any usual temperature another token has a probability of about
+exp(-50), which is never drawn.
+"""
 _SPREAD = 7919
-"""A prime: what follows beside the text does not soon repeat itself."""
+"""Factor from a token to the one that follows it where the recorded text was left: a prime, so that these tokens do not
+soon repeat.
+"""
 
 
 @dataclass(frozen=True)
 class ReplayDevice:
-    """The times of one device, whose passes follow one another.
+    """The modelled times of one device, whose passes follow one another.
 
     Attributes:
-        passes: of a pass by its rows.
-        pacer: keeps to them.
+        passes: seconds of a pass by its rows.
+        pacer: makes passes take these times on a real clock.
         uniform: a random number in [0, 1) for each pass.
     """
 
@@ -68,11 +74,11 @@ class _ReplaySequence:
 
 
 class ReplayEngine:
-    """See the module.
+    """An engine that replays a recorded text in the time of a modelled device.
 
     Args:
-        trace: the text.
-        source: whose it is.
+        trace: the recorded text.
+        source: the target whose text it is.
         device: how long passes take; None for no time at all.
     """
 

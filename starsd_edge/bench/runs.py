@@ -1,4 +1,6 @@
-"""Several ways of decoding answer the same prompts by turns: whatever else the machine does hits all of them alike."""
+"""Several ways of decoding answer the same prompts in turn, so that other work of the machine affects all of them
+alike; and whether they gave the same tokens, and how close the decision was where they did not.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.telemetry.rounds import Round
 
 WARM_UP_TOKENS = 8
-"""Of an answer that is not counted: the first passes allocate."""
+"""Tokens of a first answer that is not counted, since the first passes allocate memory."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Run:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of decoding: the first token and the time until it are left out."""
+        """Tokens per second of decoding: the first token and the time until it are left out."""
         return (len(self.token_ids) - 1) / self.decode_s
 
 
@@ -41,7 +43,7 @@ class Mode(Protocol):
 
     @property
     def name(self) -> str:
-        """With which the names of its figures begin."""
+        """Name of the mode, with which the names of its figures begin."""
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
         """Answer greedily with exactly `new_tokens` tokens, end-of-sequence tokens taken like all others."""

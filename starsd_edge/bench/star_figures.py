@@ -1,4 +1,6 @@
-"""From the points that were run to the figures of `bench star`."""
+"""The figures of `bench star`, from the points that were run, and the predictions of the law and of the simulator for
+these points, from the S and Z that were measured there.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, jain,
 from starsd_edge.planning.times import SampledService, SampledTimes
 
 _ROUNDS_PER_TARGET = 200
+"""Rounds that the simulator runs for each target of a point."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Expected:
     """One prediction of a point.
 
     Attributes:
-        tokens_per_s: of all targets together, bonus tokens included.
+        tokens_per_s: tokens per second of all targets together, bonus tokens included.
         utilisation: the hub's busy share.
     """
 
@@ -45,7 +48,7 @@ class Expected:
 
 
 def is_serial(measured: MeasuredPoint) -> bool:
-    """Whether theory speaks of such a point: one draft at a time, and all of them waited for."""
+    """Whether the law and the simulator apply to a point: one draft at a time, and every draft waited for."""
     point = measured.point
     return (
         point.hub is not None
@@ -56,7 +59,7 @@ def is_serial(measured: MeasuredPoint) -> bool:
 
 
 def has_law(measured: MeasuredPoint) -> bool:
-    """Whether the closed form does: its targets are all equal."""
+    """Whether the closed form applies to a point: it is serial, and its targets are all equal."""
     return is_serial(measured) and len(set(measured.point.links)) == 1
 
 
@@ -84,8 +87,10 @@ def simulated(measured: MeasuredPoint, seed: int) -> Expected:
 
 
 _FROM_KNEE = 2
-"""Targets away from the knee beyond which the closed form is expected to hold: near it, jitter matters."""
+"""Distance from the knee, in targets, from which on the closed form is expected to hold: near the knee, jitter matters.
+"""
 _POINTS = 100.0
+"""Percentage points of a share of 1."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,14 @@ class StarResults:
     """All points that were run.
 
     Attributes:
-        simulated: what the simulator says of those that it was asked about.
+        simulated: predictions of the simulator, for the points that it was run for.
     """
 
     runs: Sequence[MeasuredPoint]
     simulated: Mapping[Point, Expected] = field(default_factory=dict)
 
     def of(self, sweep: str, system: str | None = None) -> list[MeasuredPoint]:
-        """Those of one sweep (and system), in the order in which they were run."""
+        """The points of one sweep (and one system, if given), in the order in which they were run."""
         return [run for run in self.runs if run.point.sweep == sweep and system in (None, run.point.system)]
 
     def baseline(self, system: str) -> MeasuredPoint | None:
@@ -178,7 +183,7 @@ def _head(results: StarResults) -> _Named:
 
 
 def _compared(results: StarResults, sweep: str, mark: str) -> _Named:
-    """Ours and the published design."""
+    """Figures that compare ours with the published design."""
     published = {run.point.targets: run for run in results.of(sweep, PUBLISHED)}
     for run in results.of(sweep, OURS):
         targets = f"{mark}{run.point.targets}"
@@ -239,7 +244,7 @@ def _all(results: StarResults) -> _Named:
 
 
 def _variation(samples: Sequence[float]) -> float:
-    """Coefficient of variation."""
+    """Coefficient of variation of these samples: standard deviation over mean."""
     return statistics.pstdev(samples) / statistics.fmean(samples) if samples and statistics.fmean(samples) else 0.0
 
 

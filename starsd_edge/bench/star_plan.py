@@ -27,42 +27,51 @@ QUICK_SWEEPS = (BASELINES, LAW, SCALE, HEAD, RTT, POLICY)
 
 OURS = "starsd-edge"
 PUBLISHED = "published"
-"""First come, first served, one draft at a time, trees of a fixed depth, every draft waited for."""
+"""System of the published design: first come, first served, one draft at a time, trees of a fixed depth, and targets
+that wait for every draft.
+"""
 PLAIN = "plain"
 COLOCATED = "co-located"
-"""A drafter for each target, beside it: no network, no queue."""
+"""System with a drafter beside each target: no network, no queue."""
 WRONG = "wrong drafter"
 FIXED = "fixed shape"
 
 PUBLISHED_DEPTH = 5
+"""Levels of the draft trees of the published design."""
 LAW_SHAPE = DraftShape(5, 5, 1)
-"""A chain: its S varies little."""
+"""Draft shape of the law runs: a chain, because its S varies little."""
 NEAR_S, FAR_S = 0.001, 0.05
+"""Round-trip times in seconds of a near and of a far hub."""
 SPREAD_RTT_S = (0.0001, 0.2)
-"""The nearest and the farthest of targets at unequal distances, the others between them by equal ratios."""
+"""Round-trip times in seconds of the nearest and the farthest of targets at unequal distances. The others lie between
+them at equal ratios.
+"""
 MOST_FAR = 32
+"""Most targets of a far hub, whatever number would keep it busy."""
 _BEYOND_FULL = 2
+"""Targets beyond N_full of the law with which a hub is taken to be busy all the time."""
 _CROWD_DRAFT_S = 0.1
-"""So few rounds a second that two cores hold the crowd and its hub."""
+"""Seconds of a pass in the crowd sweep: with so few rounds a second, two CPU cores can run all its targets and the hub.
+"""
 
 
 @dataclass(frozen=True)
 class StarSettings:
-    """What the points have in common.
+    """Settings that all points of `bench star` share.
 
     Attributes:
         targets: N of the scale sweep, rising.
         law_targets: N of the law runs.
-        link: of the usual target.
-        rtts_s: of the RTT sweep.
+        link: link of the usual target.
+        rtts_s: round-trip times of the RTT sweep, in seconds.
         shape: largest draft.
-        shapes: of the shape sweep.
-        policies: those that the hub knows; `policy` is the usual one.
-        max_batch: the hub's usual; 1 where it knows no batches.
-        draft_s: least time of a pass for one session where S is to be near a published one.
-        draft_growth: what each further session adds to it, as a share.
+        shapes: draft shapes of the shape sweep.
+        policies: policies that the hub knows; `policy` is the usual one.
+        max_batch: the hub's usual limit of a batch; 1 where it knows no batches.
+        draft_s: least seconds of a pass for one session where S is to be near a published one.
+        draft_growth: time that each further session adds to it, as a share.
         unequal_targets: N where policies are compared.
-        sessions: of the crowd, in all; `per_target` of them on each connection.
+        sessions: sessions of the crowd, in all; `per_target` of them on each connection.
     """
 
     targets: Sequence[int]
@@ -88,16 +97,16 @@ class StarSettings:
 
     @property
     def published_shape(self) -> DraftShape:
-        """The same beams, of the published depth."""
+        """The usual shape with the depth of the published design."""
         return replace(self.shape, max_depth=PUBLISHED_DEPTH)
 
     @property
     def usual_hub(self) -> HubPlan:
-        """Ours, which chooses shapes by itself."""
+        """The usual hub of our system, which chooses draft shapes by itself."""
         return HubPlan(self.policy, self.max_batch)
 
     def chains(self, policy: str) -> HubPlan:
-        """A hub of which theory speaks: chains of one length, one at a time, S near a published one."""
+        """A hub that the law describes: chains of one length, drafted one at a time, with S near a published one."""
         return HubPlan(policy, 1, LAW_SHAPE, ModelDraftTimes(self.draft_s))
 
     @property
@@ -107,7 +116,7 @@ class StarSettings:
 
     @property
     def published_hub(self) -> HubPlan:
-        """That of the published design."""
+        """The hub of the published design."""
         return HubPlan(FIFO, 1, self.published_shape)
 
 
@@ -117,7 +126,7 @@ def points_of(sweep: str, settings: StarSettings) -> list[Point]:
 
 
 def spread_links(count: int, bits_per_s: float | None = None) -> tuple[LinkTimes, ...]:
-    """Links of so many targets at unequal distances (`SPREAD_RTT_S`)."""
+    """Links of `count` targets at unequal distances (`SPREAD_RTT_S`)."""
     low, high = SPREAD_RTT_S
     steps = max(1, count - 1)
     return tuple(LinkTimes(low * (high / low) ** (number / steps), bits_per_s) for number in range(count))
@@ -146,7 +155,7 @@ def _head(settings: StarSettings) -> Iterator[Point]:
 
 
 def _both(sweep: str, settings: StarSettings, counts: Sequence[int], times: ModelDraftTimes | None) -> Iterator[Point]:
-    """Ours and the published design, on the same hub."""
+    """Points of our system and of the published design, on the same modelled drafter."""
     for targets in counts:
         links = (settings.link,) * targets
         yield Point(sweep, OURS, replace(settings.usual_hub, times=times), links, settings.shape, None)

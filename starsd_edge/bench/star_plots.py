@@ -15,7 +15,9 @@ from starsd_edge.bench.star_runs import MeasuredPoint
 from starsd_edge.bundles.cache import fonts_dir, known_cache
 
 _SIZE = (7.0, 4.4)
+"""Width and height of a plot, in inches."""
 _DPI = 110
+"""Pixels per inch of a plot."""
 _COLOURS = {OURS: "#2f6f8f", PUBLISHED: "#b5523b", PLAIN: "#777777", COLOCATED: "#5a8f3d"}
 
 
@@ -24,7 +26,7 @@ class _Plot:
     """One picture.
 
     Attributes:
-        draw: onto axes; False where there is nothing to draw.
+        draw: draws onto axes; returns False where there is nothing to draw.
     """
 
     name: str
@@ -33,7 +35,7 @@ class _Plot:
 
 
 def write_plots(results: StarResults, directory: Path) -> list[Path]:
-    """Draw what there are points for.
+    """Draw every plot for which there are points.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.

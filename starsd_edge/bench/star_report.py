@@ -24,7 +24,7 @@ _LEGEND = (
 
 
 def star_markdown(report: BenchReport, results: StarResults, notes: Sequence[str]) -> str:
-    """The whole report."""
+    """The whole report as Markdown."""
     return "\n".join([*_head(report), *_figures(report.figures), *_sweeps(results), *_notes(notes), ""])
 
 

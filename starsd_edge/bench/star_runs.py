@@ -1,8 +1,8 @@
-"""What one point of a star sweep is, what was seen of it, and what follows from that. Pure.
+"""One point of a star sweep: its plan, the measurements of its run, and the figures that follow from them. Pure.
 
-Times are seconds of one clock, the targets'. S is the hub's time in the drafter for a request, Z what passes for the
-hub from sending a draft until that target's next request is there: verifying, the network, and between two texts the
-prefill. E is what a target gains for each draft, tokens that it chose without one included.
+Times are in seconds on one clock, that of the targets. S is the hub's time in the drafter for a request. Z is the time
+from the hub's sending a draft to that target's next request: verifying, the network, and between two texts the prefill.
+E is the number of tokens that a target gains for each draft, those that it chose without one included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_edge.telemetry.rounds import Round, RoundStats
 
 WAIT_ALWAYS_S = 10.0
-"""A target that waits for every draft, as in the published design."""
+"""Wait in seconds of a target that waits for every draft, as in the published design."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class HubPlan:
     """How a hub is started.
 
     Attributes:
-        policy: of its scheduler.
+        policy: policy of its scheduler.
         max_batch: most sessions of one pass.
-        shape: of all drafts, within what targets ask for; None leaves it to the hub.
-        times: what a pass takes at least; None leaves it to the drafter.
-        wrong: its guesses are replaced by tokens that no text holds.
+        shape: shape of all drafts, within what targets ask for; None leaves it to the hub.
+        times: least seconds of a pass; None leaves them to the drafter.
+        wrong: draft tokens are replaced by tokens that no text holds, so that none is ever accepted.
     """
 
     policy: str = FIFO
@@ -46,13 +46,13 @@ class Point:
     """One star to run.
 
     Attributes:
-        sweep: what it is part of.
-        system: what is compared: `OURS`, `PUBLISHED`, ...
-        hub: None for targets that decode by themselves.
-        links: one for each target.
+        sweep: name of the sweep that the point is part of.
+        system: name of the system that is run: `OURS`, `PUBLISHED`, ...
+        hub: how the hub is started; None for targets that decode by themselves.
+        links: one link for each target.
         shape: largest draft.
         wait_s: how long a target waits for a draft; None leaves it to the target.
-        sessions: on each target's connection.
+        sessions: number of sessions on each target's connection.
     """
 
     sweep: str
@@ -65,7 +65,7 @@ class Point:
 
     @property
     def targets(self) -> int:
-        """N."""
+        """N, the number of targets."""
         return len(self.links)
 
 
@@ -74,8 +74,8 @@ class DraftMark:
     """A draft that a target took in.
 
     Attributes:
-        queue_s: from the hub's receiving the request to the drafter's beginning with it.
-        service_s: S.
+        queue_s: seconds from the hub's receiving the request to the beginning of its draft.
+        service_s: S, seconds in the drafter.
     """
 
     asked_at: float
@@ -85,14 +85,14 @@ class DraftMark:
 
 @dataclass
 class TargetLog:
-    """What one target did, as it goes."""
+    """What one target has done so far."""
 
     rounds: list[tuple[float, Round]] = field(default_factory=list)
-    """Each with the time of its end."""
+    """Finished rounds, each with the time of its end."""
     drafts: list[DraftMark] = field(default_factory=list)
     answers: int = 0
     inexact: int = 0
-    """Answers that are not the recorded text."""
+    """Number of answers that are not the recorded text."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class TargetSeen:
     """One target within the window of time that counts.
 
     Attributes:
-        tokens_per_s: from the end of its first round there to that of its last.
-        periods_s: from the end of one round to the end of the next.
+        tokens_per_s: tokens per second from the end of its first round in the window to the end of its last.
+        periods_s: seconds from the end of one round to the end of the next.
         services_s: S of each draft.
         returns_s: Z of each draft but the last.
-        tokens_per_draft: E.
+        tokens_per_draft: E, tokens that the target gained for each draft.
     """
 
     tokens_per_s: float
@@ -117,11 +117,11 @@ class TargetSeen:
 
 @dataclass(frozen=True)
 class HubUse:
-    """The hub's books over the window.
+    """The hub's use of time over the window.
 
     Attributes:
         busy, idle, lag: shares of the time in a drafter, without work, and not at work while work waited.
-        drafts_per_s, passes_per_s: what it made.
+        drafts_per_s, passes_per_s: drafts and passes of the drafter per second.
         busy_s_per_draft: the drafting thread's time for each draft, prefill included.
     """
 
@@ -152,11 +152,11 @@ class HubUse:
 
 @dataclass(frozen=True)
 class HubProcess:
-    """How the hub's process fared.
+    """Memory and event loop of the hub's process.
 
     Attributes:
-        memory_growth: of its resident memory over the second half of the window, as a share.
-        loop_lag_ms_p99: how much later than asked for its event loop ran.
+        memory_growth: growth of its resident memory over the second half of the window, as a share.
+        loop_lag_ms_p99: 99th percentile of the milliseconds by which its event loop ran later than asked for.
     """
 
     memory_growth: float
@@ -165,13 +165,13 @@ class HubProcess:
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """What came of a point.
+    """The measurements of a point.
 
     Attributes:
-        targets: one for each session.
-        hub: None without one.
-        inexact: answers that were not the recorded text.
-        process: where it was looked at.
+        targets: what each session did.
+        hub: the hub's use of time; None without a hub.
+        inexact: number of answers that were not the recorded text.
+        process: figures of the hub's process; None where they were not taken.
     """
 
     point: Point
@@ -182,17 +182,17 @@ class MeasuredPoint:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all targets together."""
+        """Tokens per second of all targets together."""
         return sum(target.tokens_per_s for target in self.targets)
 
     @property
     def per_target(self) -> float:
-        """Tokens per second of one, on average."""
+        """Mean tokens per second of one target."""
         return self.tokens_per_s / len(self.targets)
 
     @property
     def stats(self) -> RoundStats:
-        """Of all targets' rounds."""
+        """Sums over the rounds of all targets."""
         stats = RoundStats()
         for target in self.targets:
             stats.merge(target.stats)
@@ -200,43 +200,43 @@ class MeasuredPoint:
 
     @property
     def services_s(self) -> list[float]:
-        """S of every draft."""
+        """S of every draft, in seconds."""
         return [each for target in self.targets for each in target.services_s]
 
     @property
     def returns_s(self) -> list[float]:
-        """Z of every draft."""
+        """Z of every draft, in seconds."""
         return [each for target in self.targets for each in target.returns_s]
 
     @property
     def periods_s(self) -> list[float]:
-        """Of every round."""
+        """Seconds of every round, from the end of one to the end of the next."""
         return [each for target in self.targets for each in target.periods_s]
 
     @property
     def mean_service_s(self) -> float:
-        """S; 0 without a hub."""
+        """Mean S in seconds; 0 without a hub."""
         return statistics.fmean(self.services_s or [0.0])
 
     @property
     def mean_return_s(self) -> float:
-        """Z; 0 without a hub."""
+        """Mean Z in seconds; 0 without a hub."""
         return statistics.fmean(self.returns_s or [0.0])
 
     @property
     def tokens_per_draft(self) -> float:
-        """E; 0 without a hub."""
+        """E, mean tokens for each draft; 0 without a hub."""
         drafts = len(self.services_s)
         return sum(each.tokens_per_draft * len(each.services_s) for each in self.targets) / drafts if drafts else 0.0
 
     @property
     def draft_shares(self) -> list[float]:
-        """Of each target, the drafter's time that went into its drafts, in seconds."""
+        """For each target, the drafter's seconds that went into its drafts."""
         return [sum(target.services_s) for target in self.targets]
 
 
 def written_shape(shape: DraftShape) -> str:
-    """As users write it."""
+    """A draft shape as users write it."""
     return f"{shape.max_nodes}x{shape.max_depth}x{shape.branching}"
 
 
@@ -267,7 +267,7 @@ def least_own_rate(measured: MeasuredPoint, periods_s: Sequence[float]) -> float
     """The smallest share that a target has of the rate it would have with the hub for itself.
 
     Args:
-        periods_s: of each target, the seconds of a round of its own without waiting: S + Z.
+        periods_s: for each target, the seconds of a round with the hub to itself: S + Z.
     """
     return min(
         periods_s[index] * len(target.services_s) / max(1e-9, sum(target.periods_s))

@@ -29,20 +29,24 @@ from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.errors import UsageError
 
 MAX_TEXTS = 4096
+"""Most texts in a file."""
 MAX_TOKENS = 1 << 22
-"""Of all texts together."""
+"""Most tokens of all texts in a file together."""
 MAX_BYTES = 1 << 31
+"""Most bytes of a file."""
 _MAX_ABOUT_BYTES = 1 << 16
+"""Most bytes of the JSON that says whose texts they are."""
 _MOST_DIMENSIONS = 2
+"""Most dimensions of an array in a file."""
 _ARRAYS = {"about": "|u1", "lengths": "<i4", "ids": "<i4", "features": "<f2"}
 _REMEDY = "record it again with `starsd-edge bench trace`"
 
 
 class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose texts they are."""
+    """The target whose texts a file holds."""
 
     bundle: str
-    """Name in its manifest, for people."""
+    """The bundle's name in its manifest, for people."""
     source_fp: str
     feature_fp: str
     feature_kind: str
@@ -57,7 +61,7 @@ class Trace:
 
     Attributes:
         ids: int64 [n], prompt and answer.
-        prompt_tokens: how many of them are the prompt; fewer than n.
+        prompt_tokens: number of first tokens that are the prompt; fewer than n.
         features: float16 [n, F], at each position.
     """
 

@@ -1,4 +1,4 @@
-"""What a verify pass of T rows costs: the curve that decides how large a draft may be."""
+"""Measuring the time of a verify pass of T rows: the curve that decides how large a draft may be."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import numpy as np
 from starsd_edge.runtime.engine import Engine, causal_mask, commit_tokens
 
 SIZES = (1, 2, 3, 5, 8, 16)
-"""Rows T of a verify pass, the root included."""
+"""Numbers of rows T of the verify passes that are measured, the root included."""
 COMMITTED = (16, 256, 1024)
-"""Tokens in the KV: at the beginning of a short answer, in a usual one, in a long one."""
+"""Numbers of committed tokens that verify passes are measured on: as at the beginning of a short answer, in a usual one
+and in a long one.
+"""
 _WARM_UP = 3
+"""Passes of each size that are not counted: the first ones allocate memory."""
 
 
 def sizes_up_to(max_tree: int) -> list[int]:
-    """1, 2, 4 .. and the largest."""
+    """Numbers of rows to measure: 1, 2, 4 and so on below `max_tree`, and `max_tree` itself."""
     return [*(1 << power for power in range((max_tree - 1).bit_length())), max_tree]
 
 
 def lengths_within(context: int, rows: int) -> list[int]:
-    """Of `COMMITTED`, those on which so many rows fit into a context; at least one length."""
+    """The lengths of `COMMITTED` on top of which `rows` rows fit into the context; at least one length."""
     most = max(0, context - rows)
     return [length for length in COMMITTED if length <= most] or [most]
 

@@ -20,7 +20,12 @@ HeadKind = Literal["eagle", "eagle3"]
 
 
 class HeadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of a head. Widths are in numbers, positions in rows."""
+    """The shape of an EAGLE head. Widths are in numbers, positions in rows.
+
+    EAGLE-1 and EAGLE-2 share their weights (arXiv 2401.15077, 2406.16858) and are "eagle" here; EAGLE-3 (arXiv
+    2503.01840) is "eagle3". Both are one decoder layer. For every row i it takes the embedding of token i + 1 and the
+    target's feature at position i, and gives the feature at position i + 1.
+    """
 
     kind: HeadKind
     hidden_size: Positive

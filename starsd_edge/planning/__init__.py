@@ -1,1 +1,3 @@
-"""What a star gives before it is built: the closed-form law, and the curve of verify times that it needs. Pure."""
+"""What a star gives before it is built: the closed-form law, the simulator, draft sizes and times of verify passes.
+Pure.
+"""

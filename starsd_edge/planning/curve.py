@@ -1,4 +1,4 @@
-"""verify(T) of one bundle on one machine, as a curve through what was measured."""
+"""The time of a verify pass, verify(T), of one bundle on one machine, as a curve through measured points."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 ROW_SHARE = 0.03
-"""Of a pass over one row, what each further one costs where nobody has measured it."""
+"""Cost of each further row of a verify pass where it was not measured, as a share of the pass over one row."""
 
 
 def never_falling(seconds: Mapping[int, float]) -> list[float]:
-    """Times of rounds by ascending width, none above that of a greater one: other work only adds to them."""
+    """Seconds of rounds by ascending width (rows), each lowered to that of the fastest wider one: a narrower round that
+    took longer was held up by other work, which only adds time.
+    """
     return [*accumulate((seconds[rows] for rows in sorted(seconds, reverse=True)), min)][::-1]
 
 
@@ -35,8 +37,8 @@ class VerifyCurve:
 
     @classmethod
     def through(cls, passes: Mapping[int, Sequence[float]]) -> VerifyCurve:
-        """From the times of several passes of each T: the least of each, because other work only adds to them, and none
-        below that of a smaller T.
+        """A curve from the seconds of several passes of each T. The least time of each T counts, because other work
+        only adds to it, and no time is below that of a smaller T.
         """
         sizes = sorted(passes)
         least = accumulate((min(passes[rows]) for rows in sizes), max)
@@ -44,8 +46,8 @@ class VerifyCurve:
 
     @classmethod
     def of_rounds(cls, seconds: Mapping[int, float]) -> VerifyCurve:
-        """From the times of whatever widths were seen, at least one: none above that of a greater width, and where only
-        one was seen, or none of 1, `ROW_SHARE` for each row more or less.
+        """A curve from the seconds of rounds by their width (rows), of which at least one is given. No time is above
+        that of a greater width. Where only one width was seen, or none of 1, each row counts for `ROW_SHARE`.
         """
         widths = sorted(seconds)
         times = never_falling(seconds)
@@ -67,7 +69,7 @@ class VerifyCurve:
         return low_s + (rows - low) * (high_s - low_s) / (high - low)
 
     def scaled(self, factor: float) -> VerifyCurve:
-        """All times by this factor, which is above 0."""
+        """The curve with all times multiplied by this factor, which is above 0."""
         return VerifyCurve({rows: factor * seconds for rows, seconds in self.seconds.items()})
 
     def ratio(self, rows: float) -> float:
@@ -93,7 +95,7 @@ class VerifyCurves:
             raise ValueError("no verify curves")
 
     def at(self, committed: int) -> VerifyCurve:
-        """The curve on so many tokens: between those of its neighbours, or the nearest one."""
+        """The curve for this number of committed tokens: between those of its neighbours, or the nearest one."""
         lengths = sorted(self.by_committed)
         after = bisect_left(lengths, committed)
         if after == 0 or after == len(lengths):

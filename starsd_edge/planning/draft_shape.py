@@ -1,12 +1,15 @@
-"""Which draft each target should get: the best for itself, then shortened until the hub is at its knee.
+"""Which draft shape each target gets: the best for itself, then shortened until the hub is at its knee.
 
-For itself a target wants the shape with most tokens per second, E / (S + Z): deeper where the link is long, smaller
-where its verify pass grows. Many targets share one drafter, though; a round that takes u = S / (S + Z) of the hub's
-time is only to be had for all while the sum of u stays below 1. So first as many requests as needed are thought of as
-drafted together (S(b) / b each), and if that is not enough, drafts are shortened: every target begins with the shape
-that gives most tokens per second of drafter, then the next step goes to whoever gains most tokens per second of it
-(greedy on the concave hull of each target's choices, which is optimal but for the last step). Where even that is too
-much, all are slowed down alike, and those turn to plain decoding whom this leaves with the least gain.
+Alone, a target is served best by the shape with most tokens per second, E / (S + Z): deeper where the link is long,
+smaller where the verify pass grows with its rows. But many targets share one drafter. A round takes the share
+u = S / (S + Z) of the hub's time, and all targets can have it only while the sum of u stays below 1. So:
+
+1. Requests are assumed to be drafted together, in batches as large as needed: each then takes S(b) / b.
+2. If that is not enough, drafts are shortened. Every target begins with the shape that gives most tokens per second of
+   drafter time. Then each next step goes to the target that gains most tokens per second of it (greedy on the concave
+   hull of each target's choices, which is optimal but for the last step).
+3. Where even the shortest drafts are too much, all targets are slowed down alike. Those that are left with the least
+   gain turn to plain decoding.
 """
 
 from __future__ import annotations
@@ -23,23 +26,27 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 
 NOTHING = DraftShape(0, 0)
+"""The shape of no draft: the target decodes plainly."""
 WAITED_PASSES = 0.5
-"""Where several are drafted for together, a request comes in the middle of a pass, on average."""
+"""Passes of the drafter that a request waits for where several sessions are drafted for together: it comes in the
+middle of a pass, on average.
+"""
 NODES_SLACK = 0.03
-"""What a tree of more nodes may be slower by, as a share, than the best one of its depth by what is expected: a drafter
-that grows its trees where it is sure makes more of room than averages by level and rank can tell.
+"""Share of the expected rate by which a tree of more nodes may be below the best one of its depth and still be taken. A
+drafter puts nodes where its own probabilities are high, so it gains more from additional nodes than average acceptance
+rates by level and rank can show.
 """
 
 
 @dataclass(frozen=True)
 class Wish:
-    """One target, as far as its drafts are concerned.
+    """One target, as the choice of its draft shape sees it.
 
     Attributes:
-        guesses: what the drafter's are worth to it.
-        verify: its verify pass by rows, the root included.
-        rest_s: of its return time, all but the verify pass: link, waiting, its own work.
-        plain_s: a step of plain decoding.
+        guesses: acceptance rates of the draft tokens, by level and rank.
+        verify: seconds of its verify pass by rows, the root included.
+        rest_s: seconds of its return time without the verify pass: link, waiting, its own work.
+        plain_s: seconds of a step of plain decoding.
         limit: the largest shape that it takes.
     """
 
@@ -52,13 +59,13 @@ class Wish:
 
 @dataclass(frozen=True)
 class Rung:
-    """A shape and what it gives.
+    """A draft shape with the tokens and seconds of its round.
 
     Attributes:
-        tokens: E, of a round, with the bonus token.
-        return_s: Z with it.
-        draft_s: S(b), and the wait for the pass before it to end.
-        hub_s: S(b) / b: the hub's time for it.
+        tokens: E, expected tokens of a round, with the bonus token.
+        return_s: Z with a draft of this shape, in seconds.
+        draft_s: seconds from request to draft: S(b), and the wait for the pass before it to end.
+        hub_s: the hub's time for the draft in seconds, S(b) / b.
     """
 
     shape: DraftShape
@@ -74,18 +81,18 @@ class Rung:
 
     @property
     def use(self) -> float:
-        """The hub's time that it takes then, per second."""
+        """Share of the hub's time that drafts of this shape take while the hub has time: u = S / (S + Z)."""
         return self.hub_s / (self.draft_s + self.return_s)
 
 
 @dataclass(frozen=True)
 class ShapeChoice:
-    """What a target gets.
+    """The draft shape that a target gets, and the reason.
 
     Attributes:
-        why: `BEST`: nothing would serve it better; `LOAD`: shorter than that, or nothing, because of the others;
-            `NOT_PAYING`: nothing, because plain decoding is faster.
-        gain: expected, over plain decoding.
+        why: `BEST`: no other shape is expected to serve it better; `LOAD`: a smaller shape than that, or none, because
+            of the load of the other targets; `NOT_PAYING`: none, because plain decoding is faster.
+        gain: expected speed as a multiple of plain decoding.
     """
 
     shape: DraftShape
@@ -94,7 +101,7 @@ class ShapeChoice:
 
 
 def pass_seconds(cost: ServiceCost, shape: DraftShape, batch: float) -> float:
-    """S(b) of this shape."""
+    """S(b) in seconds: a pass that drafts this shape for `batch` sessions."""
     shared_s, each_s = cost.line(shape)
     return shared_s + batch * each_s
 
@@ -117,20 +124,24 @@ def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
 
 
 def _largest_near_best(at_depth: Sequence[Rung]) -> Rung:
-    """The one with most nodes whose rate is about the best one's; of chains, which have no room to choose, the best."""
+    """Of trees, the one with most nodes whose rate is within `NODES_SLACK` of the best; of chains the best, since a
+    chain of one depth has only one number of nodes.
+    """
     best = max(at_depth, key=lambda rung: rung.rate)
     near = [rung for rung in at_depth if rung.shape.branching > 1 and rung.rate >= (1 - NODES_SLACK) * best.rate]
     return max([best, *near], key=lambda rung: rung.shape.max_nodes)
 
 
 def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
-    """The same rung where so many are drafted together; `line` is `ServiceCost.line` of its shape."""
+    """The same rung where `batch` sessions are drafted for together; `line` is `ServiceCost.line` of its shape."""
     pass_s = line[0] + batch * line[1]
     return Rung(rung.shape, rung.tokens, rung.return_s, (1 + WAITED_PASSES * (batch > 1)) * pass_s, pass_s / batch)
 
 
 def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[ShapeChoice]:
-    """What each target gets of a hub that drafts for all of them, in batches of at most `max_batch`."""
+    """The draft shape of each target at a hub that drafts for all of them, in batches of at most `max_batch`. The rule
+    stands in this module's docstring.
+    """
     singly = [rungs(wish, cost) for wish in wishes]
     lines = [[cost.line(rung.shape) for rung in ladder] for ladder in singly]
     ladders: list[list[Rung]] = []
@@ -158,7 +169,7 @@ def _together(ladders: Sequence[Sequence[Rung]]) -> list[list[Rung]]:
 
 
 def _batches(most: int) -> list[int]:
-    """1, 2, 4, .. most."""
+    """Sizes of batch to try: 1, 2, 4 and so on up to `most`."""
     sizes = []
     size = 1
     while size < most:
@@ -212,7 +223,7 @@ def _shorten(ladders: Sequence[Sequence[Rung]], wishes: Sequence[Wish]) -> list[
 
 
 def _drop_losers(chosen: list[Rung | None], wishes: Sequence[Wish]) -> None:
-    """Whoever has least of it leaves, until it pays for all who are left."""
+    """Turn the target with the least gain to plain decoding, one by one, until drafts pay for all that are left."""
     load = _load(chosen)
     by_gain = sorted(
         (rung.rate * wish.plain_s, number, rung.use)
@@ -227,7 +238,7 @@ def _drop_losers(chosen: list[Rung | None], wishes: Sequence[Wish]) -> None:
 
 
 def _lengthen(chosen: list[Rung | None], ladders: Sequence[Sequence[Rung]]) -> None:
-    """Step by step, to whoever gains most by it, while the hub has time."""
+    """Lengthen drafts step by step, always for the target that gains most, while the hub has time."""
     load = _load(chosen)
     steps = [(-_slope(*ladder[:2]), number, 1) for number, ladder in enumerate(ladders) if len(ladder) > 1]
     heapq.heapify(steps)
@@ -252,20 +263,28 @@ def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.
 
 
 _RANKS = 4
-"""Alternatives that are thought of at one place; what comes after them is hardly ever right."""
+"""Children of one node that a draft is assumed to offer; those of lower rank are hardly ever accepted."""
 
 
 def usual_acceptance(survival: float) -> LevelAcceptance:
-    """Of a drafter that nobody knows yet, whose likeliest guess comes true this often at each level."""
+    """Acceptance rates to expect of a drafter before any draft was judged.
+
+    Args:
+        survival: acceptance rate of the likeliest child, the same at each level.
+    """
     return LevelAcceptance((survival,), tuple(FIRST_RATIO**rank for rank in range(_RANKS)))
 
 
 def paying_shape(seconds: Sequence[float], guesses: LevelAcceptance, limit: DraftShape) -> DraftShape:
-    """The largest draft of which each guess is worth the time of its row: the tokens that it is expected to bring are
-    more than plain decoding gives in that time. At least one guess, so that what a draft really gives is seen.
+    """The largest draft shape that pays where only the times of verify passes are known: no hub, link or drafter yet.
+
+    Each draft token must be expected to bring more tokens than plain decoding gives in the time of its row. The shape
+    has at least one draft token, so that the acceptance rate is seen.
 
     Args:
-        seconds: of passes over 1, 2 .. `limit.max_nodes + 1` rows, the first above 0.
+        seconds: seconds of passes over 1, 2 .. `limit.max_nodes + 1` rows, the first above 0.
+        guesses: expected acceptance rates.
+        limit: the largest shape allowed.
     """
     best, most = DraftShape(1, 1), float("-inf")
     for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):

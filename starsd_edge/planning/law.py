@@ -4,6 +4,15 @@ Source: the system model of StarSD (arXiv 2601.21622), as operational bounds of 
 clients (Lazowska et al. 1984, "Quantitative System Performance", chapter 5): deterministic times, one request of each
 target outstanding. S is the hub's busy time for one draft, Z the return time that the hub sees (up-link, verify,
 down-link), E the tokens of a round with the bonus token. Times are in seconds.
+
+N targets at one hub alternate between service (S) and return (Z). For deterministic times
+
+    T(N) = max(S + Z, N S)          one round of a target
+    U(N) = min(1, N S / (S + Z))    the hub's busy share
+    I(N) = max(0, Z - (N - 1) S)    the hub's idle time in each round
+
+For exponentially distributed times the machine-repairman formula is exact. Real stars lie between the two. A link adds
+its round-trip time to a round, and the round's bytes at its rate.
 """
 
 from __future__ import annotations
@@ -13,8 +22,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _DIGITS = 9
-"""Of a ratio that is rounded up or down: 1 + 36 / 12 is 4, whatever the last bit says."""
+"""Decimal digits to which a ratio is rounded before its ceiling or floor is taken, so that 1 + 36 / 12 is 4 whatever
+its last bit is.
+"""
 
+# What can hold the gain back most: the values that `limit` gives.
 DRAFTER = "drafter"
 RTT = "RTT"
 BANDWIDTH = "bandwidth"
@@ -54,8 +66,8 @@ class RoundCost:
 
 
 def chain_tokens(acceptance: float, depth: float) -> float:
-    """E of a chain of this depth whose every guess is accepted with the same probability, given that those before it
-    were: (1 - a^(g+1)) / (1 - a).
+    """E of a chain of depth g whose every draft token is accepted with the same probability a, given that those before
+    it were: (1 - a^(g+1)) / (1 - a).
     """
     if acceptance == 1:
         return depth + 1
@@ -73,8 +85,8 @@ def gain(tokens: float, plain_s: float, round_s: float) -> float:
 
 
 def break_even_rtt_s(tokens: float, plain_s: float, cost: RoundCost) -> float:
-    """The RTT at which the gain is 1, all else as it is: E t_plain - (T - RTT). Where it is below
-    0, no RTT is short enough.
+    """The RTT in seconds at which the gain is 1, all else unchanged: E t_plain - (T - RTT). Where it is below 0, no RTT
+    is short enough.
     """
     return tokens * plain_s - (cost.total_s - cost.rtt_s)
 
@@ -106,22 +118,22 @@ def limit(cost: RoundCost, plain_verify_s: float) -> tuple[str, float]:
 
 
 ROW_BYTES = 8
-"""Of a row beside its features: the id, and its part of the frame."""
+"""Bytes of a row without its feature: the id, and its part of the frame."""
 REQUEST_BYTES = 72
-"""Of a draft request without rows: tag, epoch, shape, frame, and the headers below it."""
+"""Bytes of a draft request without rows: tag, epoch, shape, frame, and the headers below it."""
 NODE_BYTES = 5
-"""Of a node: id and parent."""
+"""Bytes of a node of a draft tree: id and parent."""
 DRAFT_BYTES = 88
-"""Of a DRAFT without nodes."""
+"""Bytes of a DRAFT message without nodes."""
 
 
 @dataclass(frozen=True)
 class LinkCost:
-    """Between a target and its hub.
+    """The link between a target and its hub.
 
     Attributes:
-        rtt_s: of a small message.
-        up_bytes_per_s, down_bytes_per_s: of large ones.
+        rtt_s: round-trip time of a small message, in seconds.
+        up_bytes_per_s, down_bytes_per_s: goodput of large messages, in bytes per second.
     """
 
     rtt_s: float
@@ -129,40 +141,41 @@ class LinkCost:
     down_bytes_per_s: float
 
     def seconds(self, up_bytes: float, down_bytes: float) -> float:
-        """What it adds to a round."""
+        """Seconds that the link adds to a round that moves these bytes."""
         return self.rtt_s + up_bytes / self.up_bytes_per_s + down_bytes / self.down_bytes_per_s
 
 
 def bytes_up(tokens: float, feature_bytes: float) -> float:
-    """Of a round of so many tokens, whose rows carry so many bytes of features each."""
+    """Bytes to the hub in a round of `tokens` tokens, whose rows carry `feature_bytes` bytes of features each."""
     return REQUEST_BYTES + tokens * (ROW_BYTES + feature_bytes)
 
 
 def bytes_down(nodes: float) -> float:
-    """Of a draft of so many nodes."""
+    """Bytes from the hub in a round: a draft of this many nodes."""
     return DRAFT_BYTES + nodes * NODE_BYTES
 
 
 _STEPS = 200
+"""Steps of the fixed-point iteration in `batched_round`, which is damped by one half so that it converges."""
 
 
 def round_s(targets: int, draft_s: float, return_s: float) -> float:
-    """T(N)."""
+    """T(N) = max(S + Z, N S): seconds of one round of a target among N."""
     return max(draft_s + return_s, targets * draft_s)
 
 
 def utilisation(targets: int, draft_s: float, return_s: float) -> float:
-    """U(N)."""
+    """U(N) = min(1, N S / (S + Z)): the hub's busy share."""
     return min(1.0, targets * draft_s / (draft_s + return_s))
 
 
 def idle_s(targets: int, draft_s: float, return_s: float) -> float:
-    """I(N)."""
+    """I(N) = max(0, Z - (N - 1) S): the hub's idle seconds in each round."""
     return max(0.0, return_s - (targets - 1) * draft_s)
 
 
 def wait_s(targets: int, draft_s: float, return_s: float) -> float:
-    """How long each request waits before it is served: what the hub is short of."""
+    """Seconds that each request waits before it is served: T(N) - (S + Z)."""
     return max(0.0, targets * draft_s - (draft_s + return_s))
 
 

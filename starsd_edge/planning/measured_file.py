@@ -26,13 +26,16 @@ Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
 Samples = Annotated[list[Seconds], Meta(min_length=1, max_length=1_000_000)]
 OURS, PLAIN = "starsd-edge", "plain"
+"""Names of the systems in a star bench whose points are taken: ours, and plain decoding."""
 _SWEEPS = ("law", "scale")
+"""Sweeps of a star bench from which points are taken, the first that is there."""
 _MOST_BYTES = 64 << 20
+"""Most bytes of a file that is read, so that a wrong file does not fill the memory."""
 _HOW = "see `starsd-edge plan --help` and docs/planning.md for what --from takes"
 
 
 class MeasuredTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first form of the file."""
+    """The first form of the file: durations as they were seen."""
 
     service_s: Annotated[dict[str, Samples], Meta(min_length=1)]
     return_s: Samples
@@ -57,11 +60,11 @@ class BenchPoint(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """Seconds; see the module.
+    """The measured parts of a round, in seconds, as read from a file of either form.
 
     Attributes:
-        service_s: S by size of batch.
-        origin: what it was measured on, and how much of it there is.
+        service_s: samples of S by size of batch.
+        origin: what was measured on which machine, and the number of samples.
     """
 
     service_s: dict[int, Sequence[float]]

@@ -12,12 +12,15 @@ import math
 from dataclasses import dataclass
 
 GIB = 1 << 30
+"""Bytes of a gibibyte."""
 MIB = 1 << 20
+"""Bytes of a mebibyte."""
 KIB = 1 << 10
+"""Bytes of a kibibyte."""
 PROCESS_BYTES = 0.35 * GIB
-"""Of a process on an accelerator: contexts, kernels, buffers."""
+"""Bytes that a process takes on an accelerator beside models: contexts, kernels, buffers."""
 ACTIVATION_BYTES = 0.15 * GIB
-"""Of a draft model."""
+"""Bytes of a draft model's activations while it drafts."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,10 @@ class TargetMemory:
     """A target model in use, in bytes.
 
     Attributes:
-        weights: as they are held.
-        kv_per_token: of keys and values.
+        weights: bytes of the weights as they are held in memory.
+        kv_per_token: bytes of keys and values for one token.
         context: tokens that its KV has places for.
-        process: beside both.
+        process: bytes that the process takes beside both.
     """
 
     weights: float
@@ -38,7 +41,7 @@ class TargetMemory:
 
     @property
     def total(self) -> float:
-        """Of one target."""
+        """Bytes of one target: weights, KV of the whole context, process."""
         return self.weights + self.context * self.kv_per_token + self.process
 
 
@@ -47,10 +50,10 @@ class DraftMemory:
     """A draft model or head in use, in bytes.
 
     Attributes:
-        weights: of what drafting adds to a target.
-        kv_per_token: of its own keys and values.
-        copies: of the target's embedding and head, which only a hub has to hold once more.
-        activations: while it drafts.
+        weights: bytes of the weights that drafting adds to a target.
+        kv_per_token: bytes of its own keys and values for one token.
+        copies: bytes of the target's embedding and head, which only a hub has to hold once more.
+        activations: bytes of activations while it drafts.
     """
 
     weights: float
@@ -59,11 +62,11 @@ class DraftMemory:
     activations: float = ACTIVATION_BYTES
 
     def beside_target(self, context: int) -> float:
-        """What it takes in a target's own process."""
+        """Bytes that the draft model takes in a target's own process."""
         return self.weights + self.activations + context * self.kv_per_token
 
     def hub(self, sessions: int, context: int) -> float:
-        """What a hub with so many sessions takes."""
+        """Bytes that a hub with this many sessions takes."""
         return self.weights + self.copies + sessions * context * self.kv_per_token
 
 
@@ -72,8 +75,8 @@ class Fit:
     """How many targets one accelerator holds.
 
     Attributes:
-        co_located: each with the draft model beside it.
-        star: with the draft model on a hub elsewhere.
+        co_located: number of targets with the draft model beside each.
+        star: number of targets with the draft model on a hub elsewhere.
         star_context: tokens of KV that the accelerator has room for with one target and a hub; 0 where not even its
             weights fit.
         co_located_context: the same with the draft model beside it.
@@ -86,7 +89,7 @@ class Fit:
 
 
 def fit(accelerator_bytes: float, target: TargetMemory, draft: DraftMemory) -> Fit:
-    """Of targets alike."""
+    """How many targets of one kind an accelerator of this size holds, with and without the draft model beside them."""
     beside = draft.beside_target(target.context)
     bare = target.weights + target.process
     return Fit(

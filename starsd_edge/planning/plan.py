@@ -17,9 +17,11 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
 
 ROUNDS = 1500
-"""Simulated for each number of targets, at least: rates then scatter by about a per cent."""
+"""Least number of rounds simulated for each number of targets: rates then scatter by about one per cent."""
 ROUNDS_EACH = 20
+"""Least number of rounds simulated for each target, so that every target is counted often enough in a large star."""
 MOST_TARGETS = 4096
+"""Largest number of targets that a plan looks at."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,15 @@ class Inputs:
 
     Attributes:
         cost: S(b, shape).
-        guesses: how often they come true.
-        verify: the target's verify pass.
-        own_s: of a target's round, what it does beside its model.
-        plain_s: a step of plain decoding, all of it.
-        link: to the hub.
-        feature_bytes: that each row carries up.
+        guesses: acceptance rates of the draft tokens, by level and rank.
+        verify: seconds of the target's verify pass by rows.
+        own_s: seconds of a target's round outside its model.
+        plain_s: seconds of a whole step of plain decoding.
+        link: the link to the hub.
+        feature_bytes: bytes of features that each row carries to the hub.
         limit: largest draft.
         max_batch: most requests in one pass of the drafter.
-        order: of the hub's queue.
+        order: the policy of the hub's queue.
         variation: coefficient of variation of the return time, for the simulation.
     """
 
@@ -54,7 +56,9 @@ class Inputs:
 
     @property
     def wish(self) -> Wish:
-        """What each target would like. The bytes are those of a round of its largest draft: they matter little."""
+        """Each target as the choice of draft shapes sees it. The bytes of the link are those of a round of the largest
+        draft: they differ little between shapes.
+        """
         tokens = 1 + self.guesses.accepted(self.limit.max_nodes, self.limit.max_depth, self.limit.branching)[-1]
         link_s = self.link.seconds(bytes_up(tokens, self.feature_bytes), bytes_down(self.limit.max_nodes))
         return Wish(self.guesses, self.verify, link_s + self.own_s, self.plain_s, self.limit)
@@ -81,16 +85,17 @@ class MeasuredRound:
 
 @dataclass(frozen=True)
 class AtTargets:
-    """A star of so many targets.
+    """Figures of a star with one number of targets.
 
     Attributes:
-        shapes: of the drafts, one for each target; empty where they were measured, and not chosen.
-        tokens_per_s: of all together, by the closed form.
-        utilisation: likewise.
+        shapes: draft shapes, one for each target; empty where they were measured, and not chosen.
+        tokens_per_s: tokens per second of all targets together, by the closed form.
+        utilisation: the hub's busy share, by the closed form.
         drafting: targets that draft at all; the others decode plainly.
         gain: of the least favoured target over plain decoding; None where a plain step is not known.
-        simulated: the same star, simulated; None where nobody drafts.
-        simulated_tokens_per_s: of all together, those that decode plainly included.
+        simulated: results of the simulation of the same star; None where no target drafts.
+        simulated_tokens_per_s: tokens per second of all targets together in the simulation, those that decode plainly
+            included.
     """
 
     targets: int
@@ -112,7 +117,7 @@ class Knee:
         full: N_full, the first number of targets with which the hub is never idle.
         most: N_break, the greatest with which none is slower than by plain decoding; None where a plain step is not
             known.
-        gain: of one target with the hub to itself; None likewise.
+        gain: of one target with the hub to itself, over plain decoding; None where a plain step is not known.
     """
 
     alone: Rung
@@ -129,7 +134,7 @@ class Knee:
 
 
 def knee(inputs: Inputs) -> Knee:
-    """Of the draft that serves one target best; of the least one where none pays."""
+    """The knee for the draft that serves one target best, or for the smallest draft where none pays."""
     ladder = rungs(inputs.wish, inputs.cost)
     alone = max(ladder, key=lambda rung: rung.rate)
 
@@ -145,7 +150,7 @@ def knee(inputs: Inputs) -> Knee:
 
 
 def measured_knee(measured: MeasuredRound) -> Knee:
-    """From the means of what was measured."""
+    """The knee from the means of the measured parts."""
     one = DraftShape(1, 1)
 
     def draft_s(batch: float) -> float:
@@ -181,7 +186,7 @@ def _most_targets(worth_s: float, draft_s: Callable[[float], float], return_s: f
 
 
 def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
-    """A star of so many targets, each with the draft that suits this load."""
+    """A star of this many targets, each with the draft shape that suits this load."""
     wish = inputs.wish
     choices = share_hub([wish] * targets, inputs.cost, inputs.max_batch)
     shapes = [choice.shape for choice in choices if choice.shape.max_nodes]
@@ -221,7 +226,7 @@ def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
 
 
 def measured_at_targets(measured: MeasuredRound, targets: int, seed: int) -> AtTargets:
-    """A star of so many targets like the measured one."""
+    """A star of this many targets like the measured one."""
     one = DraftShape(1, 1)
 
     def draft_s(batch: float) -> float:
@@ -259,7 +264,7 @@ def telling_counts(found: Knee, asked: int | None) -> list[int]:
 
 
 def at_links(inputs: Inputs, links: Sequence[LinkCost]) -> list[tuple[LinkCost, Knee]]:
-    """The same star behind other links."""
+    """The knee of the same star for each of these links."""
     return [(link, knee(replace(inputs, link=link))) for link in links]
 
 

@@ -14,11 +14,11 @@ from starsd_edge.speculation.tree import DraftShape
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one target with the hub to itself.
+    """Traffic of one target with the hub to itself.
 
     Attributes:
-        up_bytes, down_bytes: of a round.
-        rounds_per_s: that it does.
+        up_bytes, down_bytes: bytes of a round to the hub and from it.
+        rounds_per_s: rounds of the target in a second.
     """
 
     up_bytes: float
@@ -31,10 +31,10 @@ class MemoryPlan:
     """What an accelerator holds.
 
     Attributes:
-        accelerator_bytes: what it has for targets.
-        context: tokens of each target.
-        fit: how many targets.
-        hub_bytes: what a hub takes for `hub_sessions` sessions.
+        accelerator_bytes: bytes that the accelerator has for targets.
+        context: tokens of each target's context.
+        fit: how many targets it holds.
+        hub_bytes: bytes that a hub takes for `hub_sessions` sessions.
     """
 
     accelerator_bytes: float
@@ -46,12 +46,12 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class StarPlan:
-    """The whole.
+    """A finished plan of a star.
 
     Attributes:
         sources: where each group of numbers comes from.
         is_measured: S and Z were measured, so drafts are what they were, and nothing is said of other links.
-        break_even_rtt_s: of one target; None where that is not known.
+        break_even_rtt_s: round-trip time in seconds at which one target gains nothing; None where it is not known.
     """
 
     sources: Mapping[str, str]
@@ -64,7 +64,7 @@ class StarPlan:
     memory: MemoryPlan | None
 
     def as_data(self) -> dict[str, object]:
-        """For JSON: milliseconds, bytes, tokens per second."""
+        """The plan for JSON: times in milliseconds, sizes in bytes, rates in tokens per second."""
         return {
             "sources": dict(self.sources),
             "one_target": {
@@ -82,7 +82,7 @@ class StarPlan:
 
 
 def written(shape: DraftShape) -> str:
-    """NODESxDEPTHxBRANCHING."""
+    """A shape as text: NODESxDEPTHxBRANCHING."""
     return f"{shape.max_nodes}x{shape.max_depth}x{shape.branching}"
 
 

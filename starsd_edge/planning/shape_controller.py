@@ -1,14 +1,16 @@
-"""The draft shape of one session over time: what is learnt from its rounds, and how slowly it is changed.
+"""The draft shape of one session over time: what is learnt from its rounds, and how slowly the shape changes.
 
-A choice (see `draft_shape`) is a wish; the shape follows it by at most one level in `PATIENCE_ROUNDS` rounds, and only
-where the wish has stood on the same side for some of them. Rounds count when they were judged, so a timeout,
-which is judged by nothing, changes nothing by itself; nor does one time that is far off.
+A choice (see `draft_shape`) is what the shape should become. The shape follows it by at most one level in
+`PATIENCE_ROUNDS` rounds, and only where choices were larger, or smaller, than the shape for `STEADY_ROUNDS` of them.
+Rounds count when they were judged. So a timeout, by which no draft token is judged, changes nothing by itself, and
+neither does a single time that is far off.
 
-Until as many rounds were judged, choices rest on what is expected of any drafter, and are followed at once but for that
-to draft nothing; the first one after that is taken as it is. Speculation that does not pay ends at once when
-that long was waited, and begins again after a gap of tokens that grows with each trial that fails. A trial has
-the shape that was given up, since what a target waits for is mostly not its own draft's size, and believes little of
-what was known, so that a few rounds decide.
+Until the first `PATIENCE_ROUNDS` rounds were judged, choices rest on what is expected of any drafter. They are followed
+at once, except the choice to draft nothing. The first choice after that is taken as it is.
+
+Speculation that does not pay ends at once after `PATIENCE_ROUNDS` rounds. It begins again after a gap of tokens that
+grows with each trial that fails. A trial has the shape that was given up, since the size of its own draft is mostly not
+what a target waits for. The trial gives what was learnt before little weight, so that a few rounds decide.
 """
 
 from __future__ import annotations
@@ -25,22 +27,29 @@ from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape
 
 PATIENCE_ROUNDS = 8
+"""Judged rounds between two changes of the depth, and before the first choice that is learnt from rounds."""
 STEADY_ROUNDS = 4
+"""Judged rounds for which choices must stay larger, or smaller, than the present shape before it changes."""
 _STEADY_ROUNDS = {NOT_PAYING: 1}
-"""Where each further round is a loss, one that confirms it is enough."""
+"""Reasons for which fewer than `STEADY_ROUNDS` rounds are enough. Where drafts do not pay each further round is a loss,
+so one round that confirms it suffices.
+"""
 FIRST_GAP_TOKENS = 32
+"""Tokens without drafts before the first trial of speculation that did not pay; doubled with each trial that fails."""
 MOST_GAP_TOKENS = 1024
+"""Most tokens without drafts between two trials."""
 _FIRST_TRIAL = DraftShape(4, 2, 2)
-"""Where nothing was drafted before."""
+"""Shape of a trial where nothing was drafted before."""
 _RECENT = 9
+"""Rounds whose return time, without the verify pass, is kept."""
 
 
 class ShapeController:
-    """One session. Pure: times and counts come from outside.
+    """Chooses the draft shape of one session. Pure: times and counts come from outside.
 
     Attributes:
-        why: the reason of the present shape, one of `shape_reasons`.
-        gain: expected of it, over plain decoding; 0 while unknown.
+        why: the reason of the present shape, one of those in `starsd_edge.protocol.codes`.
+        gain: expected speed with the present shape as a multiple of plain decoding; 0 while unknown.
     """
 
     def __init__(self) -> None:
@@ -58,7 +67,7 @@ class ShapeController:
         self._rest_s: deque[float] = deque(maxlen=_RECENT)
 
     def successor(self) -> ShapeController:
-        """For the next session of the same target: it goes on from here."""
+        """A controller for the next session of the same target, with all that this one has learnt."""
         other = copy(self)
         other.survival = self.survival.copy()
         other._rest_s = deque(self._rest_s, maxlen=_RECENT)
@@ -72,26 +81,28 @@ class ShapeController:
             self._same_side += 1
 
     def returned(self, seconds: float, verify_s: float) -> None:
-        """Z of a round, and what of it the verify pass is taken to have been."""
+        """Take in Z of a round, and the seconds of it that the verify pass is taken to have had."""
         self._rest_s.append(max(0.0, seconds - verify_s))
 
     def progressed(self, tokens: int) -> None:
-        """The sequence has grown by so many tokens since the last request."""
+        """The sequence has grown by this many tokens since the last request."""
         if self._off_tokens is not None:
             self._off_tokens += tokens
             if self._off_tokens >= self._gap_tokens:
                 self._begin_trial()
 
     def wish(self, verify: VerifyCurve, plain_s: float, limit: DraftShape) -> Wish | None:
-        """What this session would like; None while its return time is not known, or while it is off."""
+        """This session as `share_hub` sees it; None while its return time is not known, or while it drafts nothing."""
         if not self._rest_s or self._off_tokens is not None:
             return None
-        # Not the median: a target that went on before its draft came returns later, by no fault of link or draft.
+        # Not the median: a target that decoded on before its draft came returns later for no reason of link or draft.
         rest_s = sorted(self._rest_s)[len(self._rest_s) // 4]
         return Wish(self.survival.guesses, verify, rest_s, plain_s, limit)
 
     def choose(self, choice: ShapeChoice) -> None:
-        """The newest wish. The shape follows when it may; what is off stays so until its gap ends."""
+        """Take in the newest choice. The shape follows as the module's docstring says; a session that drafts nothing
+        stays so until its gap ends.
+        """
         if self._off_tokens is not None:
             return
         if self._learns and self._since_change < PATIENCE_ROUNDS:
@@ -111,14 +122,14 @@ class ShapeController:
             self._step(choice, side)
 
     def shape(self, asked: DraftShape) -> DraftShape:
-        """What to draft where this much was asked for."""
+        """The shape to draft where `asked` was asked for."""
         if self._off_tokens is not None:
             return NOTHING
         return asked if self._shape is None else self._shape.within(asked)
 
     @property
     def present(self) -> DraftShape | None:
-        """The shape now; None while it is what the target asks for."""
+        """The present shape; None while drafts are as large as the target asks for."""
         return NOTHING if self._off_tokens is not None else self._shape
 
     def _step(self, choice: ShapeChoice, side: int) -> None:
@@ -134,7 +145,7 @@ class ShapeController:
             self._move_to(DraftShape(nodes, depth, choice.shape.branching), choice)
 
     def _settle(self, choice: ShapeChoice) -> None:
-        """Depth is as wished; so may the nodes be. A trial that stands by now has paid."""
+        """The depth is the chosen one: take the chosen number of nodes. A trial that has lasted until now has paid."""
         self._shape = choice.shape
         if self.why != TRIAL or self._since_change >= PATIENCE_ROUNDS:
             self.why = choice.why
@@ -150,7 +161,9 @@ class ShapeController:
         self._since_change = self._same_side = self._side = 0
 
     def _turn_off(self, choice: ShapeChoice) -> None:
-        """What fails its trial waits twice as long for the next; what leaves because of others does not."""
+        """Draft nothing. After a trial that did not pay the next gap is twice as long; not where the load of others is
+        the reason.
+        """
         self._off_tokens = 0
         if self._shape is not None and self._shape.max_depth:
             self._tried = self._shape

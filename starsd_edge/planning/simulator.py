@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     Process = Generator[Event, object, None]
 
 ONE_CHAIN = DraftShape(1, 1)
-"""For service times that do not tell shapes apart."""
+"""Shape of every draft where service times do not depend on the shape."""
 _WARM_UP = 0.1
+"""Rounds of the warm-up as a share of those that are counted."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class SimulatedTarget:
     """One target.
 
     Attributes:
-        returns: Z, from the hub's sending a draft to the next request.
-        tokens: E, of a round, with the bonus token.
-        shape: of its drafts.
-        weight: its share of the hub with `drr`.
+        returns: Z in seconds, from the hub's sending a draft to the next request.
+        tokens: E, tokens of a round with the bonus token.
+        shape: shape of its drafts.
+        weight: its share of the hub with `drr`, relative to other targets.
     """
 
     returns: Times
@@ -50,7 +51,7 @@ class SimulatedTarget:
 
 @dataclass(frozen=True)
 class SimulatedStar:
-    """What is simulated.
+    """The star that is simulated.
 
     Attributes:
         service: S(b, shape).
@@ -68,7 +69,7 @@ class SimulatedStar:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of durations in seconds; 0 where there were none."""
+    """Percentiles of durations in seconds; 0 where there were none."""
 
     p50: float
     p90: float
@@ -76,19 +77,19 @@ class Percentiles:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Percentiles:
-        """Of these."""
+        """The percentiles of these durations."""
         return cls(*(float(each) for each in np.percentile(seconds, (50, 90, 99)))) if seconds else cls(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class TargetResult:
-    """One target.
+    """Results of one simulated target.
 
     Attributes:
         of_ideal: its rounds per second, as a share of those it would have with the hub to itself.
         draft_s: the drafter's time that went to it; of a batch, its share.
-        waits: from each request to the drafter's beginning with it.
-        rounds: from each request to the next.
+        waits: seconds from each request to the beginning of its draft.
+        rounds: seconds from each request to the next.
     """
 
     rounds_per_s: float
@@ -105,11 +106,11 @@ class StarResult:
 
     Attributes:
         utilisation: the hub's busy share.
-        idle_gaps: times at which it had nothing to do.
-        idle_gap_s: their mean length.
-        mean_batch: requests in a pass.
+        idle_gaps: number of times that the hub had nothing to do.
+        idle_gap_s: their mean length in seconds.
+        mean_batch: mean number of requests in a pass.
         jain: Jain's index over the targets' rounds per second: 1 where all are equal, 1 / N where one has all.
-        jain_draft: over the drafter's time that each was given, by weight.
+        jain_draft: Jain's index over the drafter's time that each target was given, divided by its weight.
     """
 
     seconds: float
@@ -147,13 +148,13 @@ def simulate(star: SimulatedStar, rounds: int, seed: int) -> StarResult:
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's fairness index."""
+    """Jain's fairness index of these shares: 1 where all are equal, 1 / N where one has all."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def _round_estimate_s(star: SimulatedStar) -> float:
-    """One round of a target, about: what the law says of the means, without what batches save."""
+    """About the seconds of one round of a target: by the law, from the means, without the time that batches save."""
     most = star.max_batch
     service_s = [star.service.mean_s([target.shape]) for target in star.targets]
     together_s = [star.service.mean_s([target.shape] * most) / most for target in star.targets]

@@ -1,10 +1,10 @@
-"""How often a drafter's guesses come true: by level and by rank, learnt from rounds as they are judged.
+"""Acceptance rates of a drafter's draft tokens by level and by rank, learnt from rounds as they are judged.
 
-Acceptance over length would be censored: a path that ends where the tree ends says nothing of the next level. So only
-rounds count whose accepted path reached a level *and* found a child offered there. Two things are learnt:
+The mean accepted length would be censored: a path that ends where the tree ends says nothing of the next level. So a
+level counts only rounds whose accepted path reached it *and* found a child offered there. Two things are learnt:
 
-    survival[k]   the best child at level k + 1 came true, given that the path had come so far
-    ratio[r]      how often the child of rank r + 1 came true, as a multiple of the best one's, where both were offered
+    survival[k]   share of rounds in which the best child at level k + 1 was accepted, of those that came so far
+    ratio[r]      acceptance rate of the child of rank r + 1 as a multiple of the best child's, where both were offered
 
 With both, the value of a node is the product along its path, and the tree of n nodes with most expected tokens is the
 n nodes of greatest value.
@@ -20,22 +20,29 @@ from functools import cached_property
 from starsd_edge.protocol.counters import PathStep
 
 FIRST_SURVIVAL = 0.6
-"""Expected of a drafter of which nothing is known yet: speculation begins where it would pay at that."""
+"""Acceptance rate of the best child that is expected before any round was judged. Speculation begins where it would pay
+at this rate.
+"""
 FIRST_RATIO = 0.25
-"""Expected of each rank, of the one before it."""
+"""Expected acceptance rate of a rank as a share of the rank before it, before any round was judged."""
 _MEMORY_ROUNDS = 64
+"""Rounds that count: with each new one the weight of the earlier ones is multiplied by 1 - 1 / 64."""
 _PRIOR_ROUNDS = 2.0
+"""Weight of the expected rates, in rounds: a few judged rounds outweigh them."""
 MAX_LEVELS = 64
+"""Levels that are counted; a tree's deeper levels are not."""
 MAX_RANKS = 16
+"""Ranks that are counted; children of lower rank are not."""
 
 
 @dataclass(frozen=True)
 class LevelAcceptance:
-    """What a drafter's guesses are worth.
+    """Acceptance rates of a drafter's draft tokens.
 
     Attributes:
-        survival: of the best child by level; the last stands for those below it too.
-        ratios: by rank from 1.0 on; ranks beyond the last are worth nothing.
+        survival: acceptance rate of the best child by level, from 0 to 1; the last holds for deeper levels too.
+        ratios: acceptance rate by rank as a multiple of the best child's, the first 1.0; ranks beyond the last are
+            never accepted.
     """
 
     survival: Sequence[float]
@@ -43,17 +50,17 @@ class LevelAcceptance:
 
     @classmethod
     def alike(cls, acceptance: float) -> LevelAcceptance:
-        """The same at each level, chains only."""
+        """The same acceptance rate at each level, for chains only."""
         return cls((acceptance,))
 
     def at(self, level: int, rank: int) -> float:
-        """That the child of this rank (from 1) at this level (from 1) comes true."""
+        """Probability that the child of this rank (from 1) at this level (from 1) is accepted, given its parent is."""
         if rank > len(self.ratios):
             return 0.0
         best = self.survival[min(level, len(self.survival)) - 1]
         if rank == 1:
             return best
-        # Where ratios were learnt at levels of less survival, the others together get no more than the best one leaves.
+        # Ratios may come from levels of lower survival: the probabilities of all ranks must not add up to more than 1.
         others = best * self._others
         return best * self.ratios[rank - 1] * min(1.0, (1 - best) / others) if others else 0.0
 
@@ -64,7 +71,7 @@ class LevelAcceptance:
     def accepted(self, nodes: int, depth: int, branching: int) -> list[float]:
         """Expected accepted tokens of the best trees of 0, 1, .. nodes within these limits.
 
-        A tree that follows what the drafter finds likely at the time is worth at least as much.
+        A tree that follows the drafter's own probabilities at the time is expected to give at least as much.
         """
         if depth <= 0 or branching <= 0:
             return [0.0]
@@ -81,7 +88,7 @@ class LevelAcceptance:
 
 
 class SurvivalEstimator:
-    """Learns `LevelAcceptance` from judged rounds; old ones fade."""
+    """Learns `LevelAcceptance` from judged rounds; about the last `_MEMORY_ROUNDS` count."""
 
     def __init__(self) -> None:
         self._trials: list[float] = []
@@ -90,7 +97,9 @@ class SurvivalEstimator:
         self._rank_hits: list[float] = [0.0] * MAX_RANKS
 
     def judged(self, steps: Sequence[PathStep]) -> None:
-        """A round: the levels at which its tree offered something on the path that came true, from the first."""
+        """Take in a judged round: one step for each level, from the first, at which its tree offered children on the
+        accepted path.
+        """
         keep = 1 - 1 / _MEMORY_ROUNDS
         for level, step in enumerate(steps[:MAX_LEVELS]):
             if level == len(self._trials):
@@ -103,13 +112,13 @@ class SurvivalEstimator:
                 self._rank_hits[rank] = keep * self._rank_hits[rank] + (step.rank == rank + 1)
 
     def doubt(self) -> None:
-        """Believe little of what was learnt: the next few rounds decide."""
+        """Reduce the weight of all judged rounds to `_PRIOR_ROUNDS`, so that the next few rounds decide."""
         share = _PRIOR_ROUNDS / max(_PRIOR_ROUNDS, *self._trials, 0.0)
         for sums in (self._trials, self._hits, self._best_hits, self._rank_hits):
             sums[:] = [share * each for each in sums]
 
     def copy(self) -> SurvivalEstimator:
-        """One that goes on by itself from what this one knows."""
+        """An independent estimator that begins with what this one has learnt."""
         other = SurvivalEstimator()
         other._trials, other._hits = [*self._trials], [*self._hits]
         other._best_hits, other._rank_hits = [*self._best_hits], [*self._rank_hits]
@@ -117,7 +126,7 @@ class SurvivalEstimator:
 
     @property
     def guesses(self) -> LevelAcceptance:
-        """What is expected now. A level of which little is known is taken to be like the one above it."""
+        """The acceptance rates expected now. A level with few trials is taken to be like the one above it."""
         survival = []
         expected = FIRST_SURVIVAL
         for hits, trials in zip(self._hits, self._trials, strict=True):

@@ -19,7 +19,7 @@ class Times(Protocol):
 
     @property
     def mean_s(self) -> float:
-        """Its mean."""
+        """The mean duration in seconds."""
 
     def draw(self, random: Random) -> float:
         """One duration, at least 0."""
@@ -72,15 +72,15 @@ class ServiceTimes(Protocol):
     """S(b, shape): what the hub's drafter takes for a batch of at least one shape."""
 
     def mean_s(self, shapes: Sequence[DraftShape]) -> float:
-        """On average, in seconds."""
+        """Mean seconds of a pass for these shapes."""
 
     def draw(self, shapes: Sequence[DraftShape], random: Random) -> float:
-        """Once, in seconds."""
+        """Seconds of one pass for these shapes, drawn at random."""
 
 
 @dataclass(frozen=True)
 class ModelService:
-    """From a model of the cost, with a coefficient of variation as in `GammaTimes`."""
+    """Service times from a cost model, with a coefficient of variation as in `GammaTimes`."""
 
     cost: ServiceCost
     variation: float = 0.0

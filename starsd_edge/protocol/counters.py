@@ -36,19 +36,24 @@ class WireCounters:
 
 
 RECENT_WAITS = 128
+"""Number of last drafts whose time in the queue is kept."""
 
 
 @dataclass
 class DraftRecord:
-    """Sums, and the last few waits.
+    """Acceptance of the drafts of one connection, or of a whole hub, as the hub sees it.
+
+    A target never says what it accepted. But the rows of its next request are the tokens that it emitted, so walking
+    them through the last tree shows how much of it was accepted. Where a target used another draft meanwhile, this is
+    what would have been accepted. All numbers are sums; a reader takes differences.
 
     Attributes:
-        drafts: trees sent.
-        nodes: their nodes.
+        drafts: number of trees sent.
+        nodes: number of nodes in these trees.
         judged: trees whose continuation is known, empty ones too.
-        accepted: nodes on the paths that came true.
-        level_trials: trees of which level k + 1 was offered below a path of length k that came true.
-        level_hits: of those, trees of which that level came true.
+        accepted: nodes on accepted paths.
+        level_trials: by level k, trees that offered a node of level k + 1 below an accepted path of length k.
+        level_hits: by level k, trees in which such a node was accepted.
         waits_us: the last drafts' time in the queue, in microseconds.
     """
 

@@ -14,24 +14,30 @@ from typing import Protocol
 from starsd_edge.protocol.hub_side import QueueDraft
 
 FIFO = "fifo"
+"""First come, first served."""
 LATENCY = "latency"
+"""Longest return first while the hub keeps up, else deficit round robin."""
 SRF = "srf"
+"""Shortest return first."""
 DRR = "drr"
+"""Deficit round robin over drafter time."""
 
 AGING = 4.0
-"""Seconds of return time that one second in the queue is worth to `latency` and `srf`."""
+"""Seconds of return time that one second in the queue counts for, in the policies `latency` and `srf`."""
 CREDIT = 2.0
-"""Quanta of drafter time that a session can save up, and owe, with `drr`."""
+"""Most quanta of drafter time that a session can save up, and most that it can owe, in the policy `drr`."""
 CROWDED = 2.0
-"""Requests that stay behind when a batch is taken, on average, above which the hub is saturated: whatever the order,
-somebody waits for more than one pass.
+"""Mean number of requests left behind when a batch is taken, above which the hub counts as saturated: whatever the
+order, some target then waits for more than one pass.
 """
 RELAXED = 0.5
-"""Below this average the hub keeps up again. Between the two nothing changes."""
+"""Mean number of requests left behind below which a saturated hub counts as keeping up again. Between `RELAXED` and
+`CROWDED` the state stays as it is, so that it does not change to and fro.
+"""
 CROWD_GAIN = 1 / 32
-"""Weight of the newest batch in that average."""
+"""Weight of the newest batch in the mean number of requests left behind: about the last 32 batches count."""
 MOST_RETURN_S = 1.0
-"""Return times count as this much at most: a target that takes its time must not buy an unbounded start by it."""
+"""Seconds that a return time counts as at most: a target that returns slowly must not get an unbounded advantage."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class KeyTerms:
     """What the holder of a key gets of the drafter.
 
     Attributes:
-        weight: its sessions' share beside those of weight 1.
+        weight: share of drafter time of its sessions, relative to sessions of weight 1.
         priority: its class: those of a higher class go first, until lower ones have waited for long.
     """
 
@@ -58,7 +64,7 @@ class Waiting:
             since that one came.
         returns_s: expected time from its draft to the session's next request; at most `MOST_RETURN_S`.
         cost_s: expected time of a pass for it alone.
-        terms: those of its key.
+        terms: terms of the key that its session belongs to.
     """
 
     request: QueueDraft
@@ -70,7 +76,7 @@ class Waiting:
 
     @property
     def session(self) -> int:
-        """Whose it is."""
+        """The session that the request belongs to."""
         return self.request.session
 
 
@@ -79,28 +85,28 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """The rule that is followed now."""
+        """Name of the rule that is followed now."""
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
-        """One for each of these, which come in the order of their arrival: those of lower rank are served first, of
-        equals the first. Changes nothing. For all at once, because the drafter waits for it.
+        """A rank for each of these requests, which come in the order of their arrival. Lower ranks are served first,
+        and of equal ranks the first. Changes nothing. Ranks all at once, because the drafter waits for it.
         """
 
     def arrived(self, waiting: Waiting) -> None:
-        """It begins to wait, or takes the place of its session's earlier request."""
+        """A request begins to wait, or takes the place of its session's earlier request."""
 
     def taken(self, batch: Sequence[Waiting], left: int) -> None:
-        """These are drafted now, the most urgent first; so many requests stay behind."""
+        """These requests are drafted now, the most urgent first; `left` requests stay behind."""
 
     def spent(self, session: int, seconds: float) -> None:
-        """The drafter was busy for a taken request for so long."""
+        """The drafter was busy for this many seconds with a taken request of this session."""
 
     def forget(self, session: int) -> None:
         """The session is gone."""
 
 
 class _Stateless:
-    """The part of `Policy` that has nothing to remember."""
+    """The part of `Policy` that policies without memory share: by arrival, by longest and by shortest return."""
 
     def arrived(self, waiting: Waiting) -> None:
         """See `Policy`."""
@@ -126,7 +132,7 @@ class Fifo(_Stateless):
 
 
 class _Aging(_Stateless):
-    """A rule by return time in which waiting makes up for a bad place.
+    """The part that both rules by return time share: time in the queue improves a request's place.
 
     Args:
         aging: seconds of return time that one second in the queue is worth; 0 lets the last ones starve.
@@ -140,8 +146,8 @@ class _Aging(_Stateless):
 
 
 class LongestReturn(_Aging):
-    """Whose return takes longest goes first: the last of a group to come back comes back soonest that way (Jackson's
-    rule for tails). Aging bounds what the near ones wait for the far ones.
+    """Longest return first: the last of a group to come back then comes back soonest (Jackson's rule for tails). Aging
+    bounds how long targets with a short return wait for those with a long one.
     """
 
     name = LATENCY
@@ -152,7 +158,7 @@ class LongestReturn(_Aging):
 
 
 class ShortestReturn(_Aging):
-    """Whose return takes least goes first: that refills the queue soonest. Aging keeps the far ones from starving."""
+    """Shortest return first: that refills the queue soonest. Aging keeps targets with a long return from starving."""
 
     name = SRF
 
@@ -162,14 +168,18 @@ class ShortestReturn(_Aging):
 
 
 _FIRST_QUANTUM_S = 0.01
+"""Seconds of the quantum before any pass was timed; then it follows the mean cost of a request."""
 _QUANTUM_GAIN = 1 / 16
+"""Weight of the newest request in the mean cost that is the quantum: about the last 16 count."""
 _ROUNDING = 1e-9
-"""Rounds: sums of floats miss whole costs by their last bits."""
+"""Rounds by which a session may fall short of its cost and still be served: sums of floats miss a whole cost by their
+last bits.
+"""
 
 
 @dataclass
 class _Account:
-    """What a session has saved up at a moment of the rounds."""
+    """The drafter time that a session has saved up, and the time granted per weight (`at`) when that was computed."""
 
     saved_s: float
     at: float
@@ -179,14 +189,23 @@ class _Account:
 
 
 class DeficitRoundRobin:
-    """See the module. The quantum is what a request costs on average."""
+    """Deficit round robin over drafter time (Shreedhar and Varghese, 1996), for sessions with one request at a time.
+
+    Each round gives each session a quantum times its weight. The quantum is the mean cost of a request. A request is
+    served once its session has saved up its cost. A session keeps what it does not use, up to `CREDIT` quanta, also
+    while its target verifies: so a session with a long return gets its share all the same. The time that was really
+    spent is settled when it is known.
+
+    A round ends as soon as no waiting session has saved up its cost, however many rounds that takes. So no request is
+    ever held back.
+    """
 
     name = DRR
 
     def __init__(self) -> None:
         self._quantum_s = _FIRST_QUANTUM_S
         self._granted_s = 0.0
-        """Quanta given so far to a session of weight 1."""
+        """Seconds of drafter time granted so far to a session of weight 1."""
         self._accounts: dict[int, _Account] = {}
 
     def ranks(self, ready: Sequence[Waiting], now: float) -> list[float]:
@@ -237,15 +256,19 @@ class DeficitRoundRobin:
             account.saved_s, account.at = 0.0, self._granted_s
 
     def _saved(self, account: _Account) -> float:
-        """What a session waits for it may save up, however dear it is: the cap holds for the rest only, so it is of no
-        account for what is missing.
+        """Seconds that a session has saved up now. It may save up the whole cost of its waiting request, however high
+        that is; the cap of `CREDIT` quanta limits only what goes beyond it.
         """
         most = max(CREDIT * self._quantum_s * account.weight, account.cost_s)
         return min(most, account.saved_s + (self._granted_s - account.at) * account.weight)
 
 
 class LoadAdaptive:
-    """See the module."""
+    """The default policy: longest return first while the hub keeps up, equal shares of the drafter while it is
+    saturated.
+
+    The mean number of requests left behind by batches decides: see `CROWDED` and `RELAXED`.
+    """
 
     def __init__(self) -> None:
         self._longest_return = LongestReturn()

@@ -32,12 +32,16 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     SRF: ShortestReturn,
 }
 DEFAULT_POLICY = LATENCY
+"""Name of the policy of a hub that is told no other."""
 PROMOTED_AFTER_S = 2.0
-"""In the queue, for each class that a request rises."""
+"""Seconds in the queue for each priority class that a request rises, so that none waits for ever."""
 MOST_UNEVEN = 2.0
-"""A request joins a batch if its draft takes at most so many times as long as the most urgent one's, whose target waits
-for the whole batch."""
+"""Most that the draft of a request in a batch may take, as a multiple of the most urgent request's draft: that one's
+target waits for the whole batch.
+"""
 _USUAL_GAIN = 1 / 32
+"""Weight of the newest return time in the mean over all sessions. The mean is used for a session without a return time.
+"""
 
 ExpectReturn = Callable[[int], float | None]
 """Expected seconds from a draft of this session to its next request; None while nothing is known."""
@@ -49,8 +53,8 @@ class Scheduler:
     """Says which requests the drafter serves next. Not thread-safe.
 
     Args:
-        policy: its rule.
-        terms: of the keys that have other terms than most.
+        policy: the rule by which requests are ordered; None takes `DEFAULT_POLICY`.
+        terms: terms by key, for the keys that have other terms than `KeyTerms()`.
         predict: see `PredictCost`.
         expect: see `ExpectReturn`.
         promoted_after_s: time in the queue for each class that a request rises; infinite leaves all to the policy.
@@ -74,7 +78,7 @@ class Scheduler:
 
     @property
     def policy(self) -> str:
-        """The rule that is followed now."""
+        """Name of the rule that is followed now."""
         return self._policy.name
 
     def admit(self, request: QueueDraft, drafter: str, before: Waiting | None) -> Waiting:
@@ -117,7 +121,7 @@ class Scheduler:
             ready: at least one, in the order of their arrival.
             most: requests in a pass.
             room: what the sizes in a batch may come to; the first is taken whatever its size.
-            size: of a session's request, in the unit of `room`.
+            size: gives the size of a session's request, in the unit of `room`.
         """
         ranked = self.ranked(ready, now)
         first = ranked[0]
@@ -133,7 +137,7 @@ class Scheduler:
         return batch
 
     def spent(self, sessions: Sequence[int], seconds: float) -> None:
-        """The batch of these sessions took so long."""
+        """The batch of these sessions kept the drafter busy for this many seconds."""
         for session in sessions:
             self._policy.spent(session, seconds / len(sessions))
 
@@ -160,7 +164,7 @@ def longest_wait_s(sessions: int, pass_s: float, classes_above: int = 0) -> floa
     to wait anew.
 
     Args:
-        sessions: that have requests.
+        sessions: number of sessions that have requests.
         pass_s: the longest pass, with the turn of prefill that may come before it.
         classes_above: highest class in use, less the request's own.
     """

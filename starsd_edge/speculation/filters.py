@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 _SORT_AT_ONCE = 2048
-"""Up to this many weights a sort costs less than narrowing them down further."""
+"""Number of weights up to which sorting them takes less time than narrowing them down further."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TokenFilter:
     Attributes:
         ids: int64 [n], ascending.
         weights: float64 [n], probabilities up to a common factor; the likeliest token has 1.
-        cuts: of the filters that dropped something, or might have.
+        cuts: cuts of the filters that dropped tokens, or might have.
     """
 
     ids: npt.NDArray[np.int64]

@@ -14,9 +14,12 @@ import numpy as np
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 
 DEFAULT_MAX_ORDER = 4
+"""Tokens of the longest n-gram that is looked up."""
 DEFAULT_MIN_ORDER = 2
+"""Tokens of the shortest n-gram that is looked up: a single token says too little about what follows."""
 
 _NONE = -1
+"""Index that stands for no earlier place."""
 
 
 class NgramIndex:

@@ -17,8 +17,11 @@ import numpy.typing as npt
 from starsd_edge.errors import UsageError
 
 _LARGEST_REPETITION = 100.0
+"""Largest repetition penalty that is allowed."""
 _LARGEST_SUBTRACTED = 2.0
-"""The range that HTTP APIs with these two penalties allow."""
+"""Largest absolute value of the presence and frequency penalties, in logits: the range that HTTP APIs with these two
+penalties allow.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Penalties:
         repetition: positive logits of tokens of prompt and answer are divided by it, negative ones multiplied; 1
             changes nothing, less than 1 favours repetition. Source: Keskar et al., "CTRL" (2019), section 4.1.
         presence: subtracted from the logits of tokens of the answer.
-        frequency: subtracted from them once for each time that they stand in the answer.
+        frequency: subtracted from the logit of a token once for each time that it stands in the answer.
 
     Raises:
         UsageError: a value is out of range.
@@ -54,7 +57,7 @@ class Penalties:
 
     @property
     def active(self) -> bool:
-        """Whether they change anything."""
+        """Whether these penalties change any logit."""
         return self != Penalties()
 
 
@@ -102,7 +105,7 @@ class TextPenalties:
         return changed
 
     def _list(self, tokens: Iterable[int]) -> list[int]:
-        """Remember which tokens there are; those that can be chosen at all."""
+        """Remember the different tokens of the text; returns those of `tokens` that can be chosen at all."""
         known = [token for token in tokens if 0 <= token < len(self._times)]
         for token in known:
             if not self._seen[token]:

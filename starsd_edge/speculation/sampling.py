@@ -4,6 +4,9 @@ The choice at a position depends on the text before it, the logits, the paramete
 alone, never on a draft. So the text with speculation is the text without it, token for token, whatever the drafter or
 the hub does.
 
+The coin is a keyed random number in [0, 1). A counter-based generator needs no state to be carried, rolled back or
+agreed upon: the coin of a position is the same number after a rejected draft, a reconnect or a restart.
+
 Order of processing: logit bias, repetition penalty, presence and frequency penalties, min tokens, temperature, top-k,
 top-p, min-p.
 """
@@ -23,7 +26,7 @@ from starsd_edge.speculation.filters import TokenFilter, keep_min_p, keep_top_k,
 from starsd_edge.speculation.penalties import Penalties, TextPenalties
 
 _LARGEST_BIAS = 100.0
-"""What HTTP APIs allow; beyond it a token is always or never chosen anyway."""
+"""Largest absolute logit bias, as HTTP APIs allow; beyond it a token is always or never chosen anyway."""
 
 _NO_BOUNDARY = 1.0
 """Margin of a choice that no small change of the probabilities can alter: there is only one candidate."""
@@ -42,7 +45,7 @@ class SamplingParams:
         min_p: keep tokens at least this fraction as likely as the likeliest; 0 keeps all.
         penalties: for tokens that the text already holds.
         logit_bias: pairs of a token id and what is added to its logit; minus infinity forbids the token.
-        min_tokens: end-of-sequence tokens are not chosen as one of the first so many tokens of the answer.
+        min_tokens: number of first tokens of the answer that are never an end-of-sequence token.
 
     Raises:
         UsageError: a value is out of range.
@@ -192,7 +195,7 @@ class Sampler:
         return Choice(int(ids[0]), first - second)
 
     def _plain_at(self, position: int) -> bool:
-        """Whether logits need no processing there."""
+        """Whether logits need no processing at this position."""
         return self._penalties is None and not len(self._biased) and position >= self._may_end_at
 
     def _processed(self, known: npt.NDArray[np.float32], position: int, path: Sequence[int]) -> Row:
@@ -248,6 +251,7 @@ def _inverse_cdf(candidates: TokenFilter, uniform: float) -> Choice:
 
 
 _UNIT = 2.0**-53
+"""Step between two coins: 53 random bits fill the mantissa of a float64."""
 
 
 def coin(seed: int, choice_index: int, position: int) -> float:

@@ -1,4 +1,4 @@
-"""Draft trees: guessed tokens below the root, in depth-first preorder, likeliest child first.
+"""Draft trees: draft tokens below the root, in depth-first preorder, likeliest child first.
 
 The root is the last emitted token, which is not yet in the target's KV; it is *not* a node of the tree but row 0 of the
 verify pass, so node i is row i + 1 there. A chain is a tree with one branch. Preorder with the likeliest child first
@@ -49,7 +49,7 @@ class DraftTree:
     """An immutable draft tree.
 
     Attributes:
-        tokens: int64 [n], the guessed token of each node.
+        tokens: int64 [n], the draft token of each node.
         parents: int32 [n], index of each node's parent, `ROOT` for those below the root; `parents[i] < i`.
 
     Raises:
@@ -86,7 +86,7 @@ class DraftTree:
 
     @classmethod
     def empty(cls) -> DraftTree:
-        """The tree that guesses nothing."""
+        """The tree without draft tokens."""
         return cls.chain([])
 
     def __len__(self) -> int:
@@ -194,7 +194,7 @@ class DraftTree:
         return DraftTree(self.tokens[nodes], renumber[self.parents[nodes]])
 
     def _likeliest(self, branching: int) -> npt.NDArray[np.bool_]:
-        """bool [n]: nodes that are, like all their ancestors, among the first so many children of their parents."""
+        """bool [n]: nodes that are, like all their ancestors, among the first `branching` children of their parents."""
         likeliest = np.zeros(len(self), dtype=np.bool_)
         for parent, children in self.children.items():
             if parent == ROOT or likeliest[parent]:

@@ -24,10 +24,10 @@ class Rows(Protocol[RowOut]):
     """What has rows: an array of logits, or a range of their numbers."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of rows."""
 
     def __getitem__(self, index: int, /) -> RowOut:
-        """One of them."""
+        """The row of this number."""
 
 
 @dataclass(frozen=True)

@@ -13,21 +13,26 @@ from collections import deque
 from dataclasses import dataclass
 
 _SMOOTHED_GAIN = 1 / 8
+"""Weight of a new sample in the smoothed time (alpha of RFC 6298, section 2)."""
 _DEVIATION_GAIN = 1 / 4
+"""Weight of a new sample in the mean deviation (beta of RFC 6298, section 2)."""
 _MOST_OFF = 4.0
-"""Mean deviations that one sample counts for at most."""
+"""Mean deviations that one sample counts for at most in the CUSUM test."""
 _SLACK = 1.0
-"""Mean deviations that are no sign of anything."""
+"""Mean deviations by which a sample may be off without being evidence of a change."""
 _ALARM = 7.0
-"""Sum over the slack at which the level has changed: three samples in a row that are far off, or more that are less."""
-_MOST_FOLDED = 3.0
-"""Mean deviations that one sample moves the estimates by at most, before a change is certain."""
-_LEAST_SHARE = 1 / 16
-_LEAST_S = 0.00025
-"""The mean deviation counts as at least this share of the level, and this much: what is steadier than that is not to
-raise an alarm by a trifle.
+"""Sum of deviations beyond the slack, in mean deviations, at which the level has changed: three samples in a row that
+are far off, or more samples that are less far off.
 """
+_MOST_FOLDED = 3.0
+"""Mean deviations of a sample that enter the smoothed estimates at most, before a change is certain."""
+_LEAST_SHARE = 1 / 16
+"""Least mean deviation as a share of the level, so that a very steady duration raises no alarm at a small difference.
+"""
+_LEAST_S = 0.00025
+"""Least mean deviation in seconds, for the same purpose at short durations."""
 _SUSPECTS = 8
+"""Most samples kept since the test began to rise; the new level is estimated from them."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,13 @@ class Change:
 
 
 class TrackedDuration:
-    """See the module.
+    """A smoothed duration (RFC 6298) that follows a sudden change of level at once.
 
     Attributes:
-        samples: taken in.
+        samples: number of samples taken in.
         smoothed_s: SRTT in seconds; 0 before the first sample.
         deviation_s: RTTVAR in seconds.
-        changes: sudden ones so far.
+        changes: number of sudden changes so far.
     """
 
     def __init__(self) -> None:

@@ -17,12 +17,15 @@ from starsd_edge.errors import StarsdError
 from starsd_edge.telemetry.hub_facts import HubFacts, Label, Measure, Total
 
 FEED_SUBPROTOCOL = "starsd.monitor.v1"
+"""WebSocket subprotocol by which a hub knows a monitor."""
 FEED_VERSION = 1
+"""Version of the snapshots, which a reader checks."""
 MAX_SNAPSHOT_BYTES = 4 << 20
-"""Some thousand targets."""
+"""Most bytes of a snapshot that a reader takes: enough for some thousand targets."""
 MAX_EVENTS = 32
-"""Events in a snapshot."""
+"""Most events in a snapshot."""
 
+# Kinds of events.
 JOINED = "joined"
 LEFT = "left"
 RESUMED = "resumed"
@@ -33,6 +36,7 @@ TURNED_AWAY = "turned away"
 DEGRADED = "degraded"
 """The path to a target has become much slower than usual."""
 RECOVERED = "recovered"
+"""The path to a target is as fast as usual again."""
 
 
 class FeedError(StarsdError):
@@ -44,7 +48,7 @@ class Event:
     """Something that happened at the hub.
 
     Attributes:
-        number: from 1, rising while the hub lives.
+        number: number of the event, from 1, rising while the hub runs.
         at_s: uptime of the hub.
         kind: one of the names above; others may come.
         target: whom it concerns, or "".
@@ -60,7 +64,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is true of a hub at one moment, and what happened of late."""
+    """The facts of a hub at one moment, and its last events."""
 
     version: Total
     facts: HubFacts

@@ -23,9 +23,9 @@ class TimeUse:
     """Seconds since the drafting thread began.
 
     Attributes:
-        busy_s: inside a drafter.
-        idle_s: nothing to do.
-        lag_s: work waited while no drafter ran.
+        busy_s: seconds inside a drafter.
+        idle_s: seconds without work.
+        lag_s: seconds in which work waited and no drafter ran.
     """
 
     busy_s: Measure = 0.0
@@ -34,7 +34,7 @@ class TimeUse:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Seconds of all three states together."""
         return self.busy_s + self.idle_s + self.lag_s
 
 
@@ -43,7 +43,7 @@ class QueueDepth:
     """How much waits.
 
     Attributes:
-        requests: draft requests.
+        requests: draft requests that wait.
         rows: true rows not yet fed to a drafter.
         superseded: requests that were never drafted because a newer one of the same session came, since the start.
         dropped: requests that were dropped with their session or its connection, since the start.
@@ -60,11 +60,11 @@ class ServiceFacts:
     """S(b, shape) of a drafter as measured over `passes`: the sum of these parts, in milliseconds.
 
     Attributes:
-        fixed_ms: of each pass.
-        session_ms: of each session in it.
-        level_ms: of each level of the deepest tree.
-        node_ms: of each node of all trees together.
-        row_ms: of each true row where many are fed at once; 0 before any were.
+        fixed_ms: cost of each pass.
+        session_ms: cost of each session in it.
+        level_ms: cost of each level of the deepest tree.
+        node_ms: cost of each node of all trees together.
+        row_ms: cost of each true row where many are fed at once; 0 before any were.
     """
 
     passes: Total = 0
@@ -80,9 +80,9 @@ class BatchFacts:
     """How many sessions are drafted for in one pass.
 
     Attributes:
-        last: in the last one.
-        most: the hub's limit.
-        sizes: passes for one session, for two, and so on.
+        last: sessions in the last pass.
+        most: the hub's limit of sessions in a pass.
+        sizes: number of passes for one session, for two, and so on.
     """
 
     last: Total = 0
@@ -92,15 +92,15 @@ class BatchFacts:
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """One drafter.
+    """Facts of one drafter.
 
     Attributes:
-        sessions: open now.
+        sessions: sessions open now.
         passes: runs in which it drafted, for one session or several at once.
         failures: sessions lost to an error of the drafter.
-        failures_in_a_row: since it last did its work.
-        refusals: sessions it did not serve although sound (full, rows it cannot take).
-        last_error: class of the last error.
+        failures_in_a_row: sessions lost since it last did its work.
+        refusals: sessions that it did not serve although it works (it is full, or cannot take their rows).
+        last_error: class name of the last error.
         broken: why it drafts for nobody; "" where it can.
     """
 
@@ -141,15 +141,15 @@ class TargetReport:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of the drafts, as the hub sees it from the rows that follow; see `DraftRecord`.
+    """Acceptance of the drafts, as the hub sees it from the rows that follow; see `DraftRecord`.
 
     Attributes:
-        drafts: trees sent.
-        nodes: their nodes.
+        drafts: number of trees sent.
+        nodes: number of nodes in these trees.
         judged: trees whose continuation is known, empty ones too.
-        accepted: nodes on the paths that came true.
-        level_trials: by level, trees of which it was offered below a path that came true.
-        level_hits: by level, trees of which it came true.
+        accepted: nodes on accepted paths.
+        level_trials: by level, number of trees that offered a node of this level below an accepted path.
+        level_hits: by level, number of trees in which a node of this level was accepted.
     """
 
     drafts: Total = 0
@@ -165,10 +165,10 @@ class ShapeFacts:
     """How large the drafts of a target are, and why; of its session that asked last.
 
     Attributes:
-        why: one of `protocol.shape_reasons`; "" where the hub chooses no shapes.
+        why: the reason, one of those in `starsd_edge.protocol.codes`; "" where the hub chooses no shapes.
         nodes, depth, branching: at most; 0 while it is what the target asks for.
-        gain: expected over plain decoding; 0 while unknown.
-        survival: by level, how often the likeliest guess comes true where the path has come so far.
+        gain: expected speed as a multiple of plain decoding; 0 while unknown.
+        survival: by level, acceptance rate of the likeliest draft token where the path has come so far.
     """
 
     why: Label = ""
@@ -186,11 +186,11 @@ class LatencyFacts:
 
     Attributes:
         return_ms: Z, from sending a draft to receiving the next request, on the hub's clock.
-        link_ms: of it, the network both ways; only of targets that tell what passed at their end.
+        link_ms: part of Z on the network, both ways; only for targets that tell what passed at their end.
         verify_ms: the target's forward pass, as it reports it.
-        degraded: the path is much slower than usual.
-        usual_ms: what is usual of it.
-        changes: sudden ones of the path.
+        degraded: whether the path is much slower than usual.
+        usual_ms: the usual time of the path.
+        changes: number of sudden changes of the path.
     """
 
     return_ms: Measure | None = None
@@ -209,16 +209,16 @@ class TargetFacts:
     """One connected target.
 
     Attributes:
-        target: the name it gave itself, "" before HELLO.
-        drafter: what it was offered, "" before HELLO.
+        target: the name that the target gave itself, "" before HELLO.
+        drafter: the drafter that it was offered, "" before HELLO.
         rtt_ms: smoothed round-trip time of the connection as the kernel measures it; None where it does not tell.
-        min_rtt_ms: the least of late.
-        number: of the connection, unique while the hub lives.
-        queue_ms_p50: time of its last drafts in `Q_in`.
-        report: None from a target that has sent none.
-        port: of the hub's, the one it is connected to; 0 where that is not known.
-        latency: of its rounds.
-        shape: of its drafts.
+        min_rtt_ms: least recent round-trip time, as the kernel keeps it.
+        number: number of the connection, unique while the hub runs.
+        queue_ms_p50: median time of its last drafts in `Q_in`.
+        report: its last report; None from a target that has sent none.
+        port: the hub's port that it is connected to; 0 where that is not known.
+        latency: durations of its rounds.
+        shape: shape of its drafts.
     """
 
     target: Label
@@ -244,7 +244,7 @@ class TargetFacts:
 
 @dataclass(frozen=True)
 class RecentDrafts:
-    """Of the last drafts: time in `Q_in` and in the drafter (S), milliseconds."""
+    """Times of the last drafts in `Q_in` and in the drafter (S), in milliseconds."""
 
     drafts: Total = 0
     queue_ms_p50: Measure = 0.0
@@ -261,18 +261,18 @@ class HubFacts:
         ready: every drafter is warm and works.
         sessions: held, those of `sessions_away` included.
         sessions_away: whose target has lost its connection and may come back.
-        time: of the drafting thread, since the start.
-        unused_s: of its busy time, what went into drafts that nobody was there to take, and into rows of sessions that
+        time: use of the drafting thread's time, since the start.
+        unused_s: seconds of its busy time that went into drafts whose target had left, and into rows of sessions that
             were gone or away by then.
-        busy_ratio: its share of busy time of late.
+        busy_ratio: share of busy time of the drafting thread over the last seconds.
         dropped: frames and drafts not acted on, by reason.
         auth_failures: connections with no token or a wrong one.
         turned_away: connections refused because the hub was full, or because they came to a target's own port without a
             good ticket.
-        drafted: of all targets, also those that have left.
+        drafted: acceptance of all drafts, those for targets that have left included.
         own_ports: ports that it may hand out to targets; 0 where all of them share one.
-        own_ports_taken: of them, those that are handed out.
-        policy: by which requests are to be ordered.
+        own_ports_taken: ports of these that are handed out.
+        policy: name of the policy by which requests are ordered.
         policy_in_use: the rule followed now, which differs where the policy changes it with the load.
     """
 

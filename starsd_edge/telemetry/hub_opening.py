@@ -26,12 +26,15 @@ from starsd_edge.protocol.checks import printable
 from starsd_edge.protocol.codes import HUB_HEADER, http_answer
 
 OPEN_TIMEOUT_S = 5.0
-"""From the first packet to the WebSocket."""
+"""Seconds from the first packet to the WebSocket, after which the hub counts as not reachable."""
 CLOSE_TIMEOUT_S = 1.0
+"""Seconds for the closing handshake, and for the last messages before it, after which the connection is cut."""
 
 _HEALTH_TIMEOUT_S = 2.0
+"""Seconds that a port of this machine has to answer as a hub."""
 _NO_HUB = "what listens there is no hub"
 _MOST_WORDS = 200
+"""Most characters of an error's own text that are shown: part of it may come from the peer."""
 
 _library_log = logging.getLogger("starsd_edge.hub_opening.websockets")
 _library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
@@ -42,7 +45,7 @@ class NotOpenedError(StarsdError):
     """There is no WebSocket; the message says why, in a few words.
 
     Attributes:
-        status: of HTTP, where it was answered so; else None.
+        status: HTTP status of the answer; None where there was no HTTP answer.
     """
 
     def __init__(self, why: str, status: int | None = None) -> None:
@@ -61,11 +64,11 @@ async def open_hub(url: str, headers: Mapping[str, str], subprotocol: str, **lim
     """Connect to the hub at this ws:// or wss:// address.
 
     Args:
-        headers: of the handshake; the token is in one of them.
-        limits: of the connection, as `websockets.asyncio.client.connect` takes them.
+        headers: HTTP headers of the handshake; the token is in one of them.
+        limits: limits of the connection, as `websockets.asyncio.client.connect` takes them.
 
     Raises:
-        NotOpenedError: nobody is there, or it is no hub, or it does not let this client in.
+        NotOpenedError: nothing listens there, or it is no hub, or the hub does not let this client in.
     """
     try:
         connection: ClientConnection = await _ConnectHere(

@@ -13,24 +13,28 @@ from __future__ import annotations
 from starsd_edge.telemetry.durations import TrackedDuration
 
 LONGEST_RETURN_S = 10.0
-"""A longer one is a pause (somebody reads the answer), not a round."""
+"""Longest return time in seconds. A longer one is a pause (somebody reads the answer), not a round."""
 _DEGRADED_SHARE, _DEGRADED_S = 1.5, 0.005
+"""A path is degraded above this multiple of its usual time plus these seconds."""
 _RECOVERED_SHARE, _RECOVERED_S = 1.2, 0.0025
-"""Over the usual time: degraded above the first two, as usual again below the last two."""
+"""A degraded path has recovered below this multiple of its usual time plus these seconds. Both are smaller than those
+of degrading, so that a path between the two does not change to and fro.
+"""
 _USUAL_GAIN = 1 / 32
+"""Weight of the newest round in the usual time: about the last 32 rounds count."""
 _USUAL_AFTER = 8
-"""Rounds until it is known what is usual."""
+"""Rounds until the usual time of a path is known."""
 _ACCEPTED_AFTER = 256
-"""Rounds until a degraded path is what is usual."""
+"""Rounds after which the time of a degraded path becomes its usual time."""
 
 
 class PathHealth:
     """Whether a path is as fast as usual.
 
     Attributes:
-        degraded: it is not.
-        usual_s: what is usual, in seconds; 0 while not known.
-        now_s: what it was last.
+        degraded: whether the path is much slower than usual.
+        usual_s: the usual time in seconds; 0 while not known.
+        now_s: the last smoothed time in seconds.
     """
 
     def __init__(self) -> None:
@@ -42,11 +46,11 @@ class PathHealth:
 
     @property
     def told(self) -> str:
-        """For people."""
+        """The present and the usual time as text for people."""
         return f"{1e3 * self.now_s:.1f} ms, usually {1e3 * self.usual_s:.1f} ms"
 
     def add(self, smoothed_s: float) -> None:
-        """The estimate after another round."""
+        """Take in the smoothed time after another round, in seconds."""
         self.now_s = smoothed_s
         self._rounds += 1
         if self._rounds <= _USUAL_AFTER:
@@ -67,10 +71,10 @@ class Latency:
     """The durations of one session or one target.
 
     Attributes:
-        returns: Z.
-        link: of targets that tell what passed at their end.
-        verify: of targets that report.
-        path: judged by the link, or by Z where the target does not tell.
+        returns: Z, from sending a draft to receiving the next request.
+        link: time on the network both ways, of targets that tell what passed at their end.
+        verify: the target's forward pass, of targets that report it.
+        path: health of the path, judged by the link, or by Z where the target does not tell.
     """
 
     def __init__(self) -> None:
@@ -81,11 +85,11 @@ class Latency:
         self._reported: tuple[int, int] | None = None
 
     def returned(self, return_s: float, target_s: float) -> None:
-        """A round.
+        """Take in a round.
 
         Args:
-            return_s: Z.
-            target_s: what passed at the target's end; 0 where it does not tell.
+            return_s: Z in seconds.
+            target_s: seconds that passed at the target's end; 0 where it does not tell.
         """
         if not 0 <= return_s <= LONGEST_RETURN_S:
             return
@@ -95,7 +99,7 @@ class Latency:
         self.path.add(self.link.smoothed_s if self.link.samples else self.returns.smoothed_s)
 
     def reported(self, rounds: int, verify_us: int) -> None:
-        """Sums of a target since it began: rounds, and the time of their forward passes."""
+        """Take in a target's sums since it began: rounds, and microseconds of their forward passes."""
         before, self._reported = self._reported, (rounds, verify_us)
         if before is None or rounds <= before[0] or verify_us < before[1]:
             return

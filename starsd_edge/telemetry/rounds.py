@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# Origins of a round's draft: what drafted it.
 HUB = "hub"
 NGRAM = "ngram"
 NONE = "none"
@@ -29,11 +30,12 @@ class Round:
         bytes_up: payload of the draft request sent in this round.
         bytes_down: payload of the drafts that came since the last round, used or not.
         round_s: the whole round in seconds, from taking the draft to the text delivered.
-        verify_s: of it, the target's forward pass.
-        wait_s: of it, waiting for the hub's draft.
-        draft_s: what the hub's drafter took for the draft used; on its machine, partly beside this round.
-        why_off: why there was no draft, or none of the hub: one of `starsd_edge.protocol.codes`, empty where all is
-            as it should be.
+        verify_s: seconds of the round in the target's forward pass.
+        wait_s: seconds of the round spent waiting for the hub's draft.
+        draft_s: seconds that the hub's drafter took for the draft used; on the hub's machine, partly in parallel with
+            this round.
+        why_off: why there was no draft, or none of the hub: one of the reasons in `starsd_edge.protocol.codes`; empty
+            where the draft was the one that was wanted.
     """
 
     origin: str = NONE
@@ -68,13 +70,13 @@ class RoundStats:
     verify_s: float = 0.0
     wait_s: float = 0.0
     by_origin: dict[str, int] = field(default_factory=dict)
-    """Rounds by what drafted for them."""
+    """Number of rounds by the origin of their draft: `HUB`, `NGRAM` or `NONE`."""
     why_off: dict[str, int] = field(default_factory=dict)
     """Rounds without a draft (of the hub, where there is one) by the reason for it."""
     level_trials: list[int] = field(default_factory=list)
     """Rounds in which level k + 1 was offered below an accepted path of length k."""
     level_hits: list[int] = field(default_factory=list)
-    """Of those, rounds in which it was accepted."""
+    """Rounds in which a node of level k + 1 was accepted, of those that `level_trials` counts."""
 
     def add(self, done: Round) -> None:
         """Count one round."""

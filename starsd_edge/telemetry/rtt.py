@@ -11,16 +11,21 @@ import struct
 from dataclasses import dataclass
 from typing import Protocol
 
+# Linux socket options (linux/tcp.h), by number because Python does not name them on every system.
 _TCP_INFO_OPTION = 11
 _TCP_QUICKACK_OPTION = 12
 _IPPROTO_TCP = 6
 _TCP_INFO_BYTES = 256
+"""Bytes asked for of `struct tcp_info`: more than the fields that are read reach to."""
+# Byte offsets in Linux' `struct tcp_info` (linux/tcp.h): tcpi_rtt, tcpi_total_retrans, tcpi_segs_out, tcpi_min_rtt.
 _RTT_OFFSET = 68
 _RETRANSMITS_OFFSET = 100
 _SEGMENTS_OUT_OFFSET = 136
 _MIN_RTT_OFFSET = 148
 _NUMBER = struct.Struct("=I")
+"""The form of each of these fields: 32 bits, unsigned, in the machine's byte order; times are in microseconds."""
 _NO_MINIMUM_YET = 0xFFFFFFFF
+"""Value of tcpi_min_rtt before the kernel has measured a round trip."""
 
 
 class RttEstimator:
@@ -64,9 +69,9 @@ class TcpRtt:
 
     Attributes:
         rtt_s: smoothed round-trip time.
-        min_rtt_s: least round-trip time of late: the propagation delay.
+        min_rtt_s: least recent round-trip time, as the kernel keeps it: the propagation delay.
         segments_out: segments sent from this end so far, those sent again included.
-        retransmits: of them, those sent again.
+        retransmits: segments that were sent again.
     """
 
     rtt_s: float

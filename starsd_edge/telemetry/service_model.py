@@ -15,17 +15,21 @@ from dataclasses import dataclass
 from starsd_edge.speculation.tree import DraftShape
 
 _KEEP = 1 - 1 / 128
-"""Weight of a pass once the next has come: about the last hundred count."""
+"""Factor on the weight of the passes so far, at each new one: about the last hundred count."""
 _SWEEPS = 4
-"""Rounds of coordinate descent per pass; it begins where the last one ended."""
+"""Sweeps of coordinate descent after each pass; they begin at the last coefficients, so a few are enough."""
 _DOUBT = 1e-3
-"""How strongly coefficients stay where they are while the passes seen say nothing about them."""
+"""Strength of the pull towards the present coefficients (a ridge, as a share of the normal equations' diagonal). It
+decides only while the passes seen say nothing about a coefficient.
+"""
 _SURPRISE = 3.0
-"""A pass of so many times the expected cost counts as this much: the machine did something else meanwhile."""
+"""Most that a pass counts for, as a multiple of its expected cost: a pass beyond it was held up by other work on the
+machine.
+"""
 _TRUSTED_AFTER = 8
-"""Passes before anything counts as a surprise."""
+"""Passes after which the model is trusted enough to cut a pass to `_SURPRISE` times its expected cost."""
 _GUESS = (1e-3, 1e-4, 1e-3, 0.0)
-"""Coefficients before the first pass: only the ratios between shapes matter then."""
+"""Coefficients before the first pass, in seconds: per pass, session, level and node. Only their ratios matter then."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,9 @@ class PassSize:
     """What one pass of a drafter has to do.
 
     Attributes:
-        batch: sessions.
-        levels: of the deepest tree.
-        nodes: of all trees together.
+        batch: number of sessions.
+        levels: levels of the deepest tree.
+        nodes: nodes of all trees together.
     """
 
     batch: int
@@ -45,7 +49,7 @@ class PassSize:
 
 @dataclass(frozen=True)
 class ServiceCost:
-    """The coefficients, in seconds."""
+    """Coefficients of S(b, shape), in seconds: per pass, session, level and node."""
 
     fixed_s: float
     per_session_s: float
@@ -53,7 +57,7 @@ class ServiceCost:
     per_node_s: float
 
     def predict(self, size: PassSize) -> float:
-        """Seconds of such a pass."""
+        """Expected seconds of a pass of this size."""
         return (
             self.fixed_s
             + self.per_session_s * size.batch
@@ -71,18 +75,18 @@ class ServiceCost:
 
 
 def size_of(shapes: Sequence[DraftShape]) -> PassSize:
-    """The pass that drafts trees of these shapes together."""
+    """Size of the pass that drafts trees of these shapes together."""
     levels = [min(shape.max_depth, shape.max_nodes) for shape in shapes]
     nodes = [deep if shape.branching == 1 else shape.max_nodes for deep, shape in zip(levels, shapes, strict=True)]
     return PassSize(len(shapes), max(levels, default=0), sum(nodes))
 
 
 class ServiceModel:
-    """What the passes of one drafter cost so far. One thread observes; others may read `cost` and `row_s`.
+    """The cost model of one drafter's passes. One thread observes; others may read `cost` and `row_s`.
 
     Attributes:
-        passes: taken in.
-        cost: the fit, replaced as a whole.
+        passes: number of passes taken in.
+        cost: the fitted coefficients, replaced as a whole.
         row_s: seconds of one true row where many are fed at once; 0 before any were.
     """
 
@@ -96,7 +100,7 @@ class ServiceModel:
         self._fed_s = 0.0
 
     def observe(self, size: PassSize, seconds: float) -> None:
-        """A pass of this size took so long."""
+        """Take in a pass of this size that took `seconds`."""
         if self.passes >= _TRUSTED_AFTER:
             seconds = min(seconds, _SURPRISE * self.cost.predict(size))
         self.passes += 1
@@ -110,13 +114,13 @@ class ServiceModel:
         self.cost = ServiceCost(*self._fit())
 
     def observe_rows(self, rows: int, seconds: float) -> None:
-        """So many true rows of one session were fed in so long."""
+        """Take in the feeding of `rows` true rows of one session, which took `seconds`."""
         self._fed_rows = _KEEP * self._fed_rows + rows
         self._fed_s = _KEEP * self._fed_s + seconds
         self.row_s = self._fed_s / self._fed_rows
 
     def _begin_at(self, factor: float) -> None:
-        """The guess, scaled to the first pass: what is never varied keeps the guessed share of the whole."""
+        """Scale the initial coefficients to the first pass. A quantity that never varies keeps its initial share."""
         fixed_s, per_session_s, per_level_s, per_node_s = (factor * guess for guess in _GUESS)
         self.cost = ServiceCost(fixed_s, per_session_s, per_level_s, per_node_s)
 

@@ -20,7 +20,7 @@ class LinkFigures:
         tcp: the kernel's round-trip times of the present or last connection; None when there was none.
         link_s: smoothed time that a draft's round trip spent outside the hub, in seconds; 0 before the first draft.
         connections: times the hub accepted this target.
-        recent_link_s: of the last drafts, each one's time outside the hub, in seconds.
+        recent_link_s: times of the last drafts outside the hub, in seconds.
         is_up: the hub is there now.
         clamped_rows: rows with a feature of the target's model that was not finite in float16.
     """
@@ -96,7 +96,7 @@ class Figures:
         }
 
     def lines(self, link: LinkFigures) -> list[tuple[str, str]]:
-        """The same for people: label and text."""
+        """The main figures for people, as pairs of label and text."""
         stats = self.stats
         first_ms = 1e3 * self.prefill_s / max(1, self.answers)
         lines = [

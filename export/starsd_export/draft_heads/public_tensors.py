@@ -122,6 +122,8 @@ def _offsets(path: Any, tensors: Mapping[str, torch.Tensor], names: Mapping[str,
     return found
 
 
+# Names of the tensors of published heads. One table serves EAGLE-1/2 and EAGLE-3 heads, for reading and for writing.
+# Other spellings of the same names are first converted to EAGLE's (`_SPELLINGS`).
 PUBLIC_NAMES = {
     "embed.weight": "embed_tokens.weight",
     "lm_head.weight": "lm_head.weight",

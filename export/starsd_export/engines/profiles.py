@@ -116,7 +116,10 @@ def run_bytes(manifest: Manifest, limits: EngineLimits, weight_bytes: int) -> in
 def require_memory(
     manifest: Manifest, limits: EngineLimits, weight_bytes: int, device_bytes: int | None, free: int | None = None
 ) -> None:
-    """Check this machine's memory, and the device's.
+    """Check that this machine's memory, and the device's, have room for a build and for the engine that it makes.
+
+    It is checked before the build begins: a builder takes minutes to run out of memory, and on a board with unified
+    memory it takes the desktop with it.
 
     Args:
         weight_bytes: size of the graph's weights.

@@ -113,7 +113,12 @@ _COLUMNS_AT_ONCE = 64
 
 
 def quantise_with_feedback(weight: torch.Tensor, moments: torch.Tensor, bits: int, size: int) -> StoredMatrix:
-    """Store weights so that their products with the inputs stay near.
+    """Store weights so that their products with the inputs stay near: rounding with error feedback.
+
+    The error of rounding the weights of one input is compensated by the weights of inputs that are still to come. The
+    idea is that of OBQ and GPTQ (Frantar et al., 2022): with H = X^T X of the inputs, the best compensation for the
+    error of one column is its row of the inverse's Cholesky factor. Scales are chosen beforehand, so the columns may go
+    in any order, and the most important go first.
 
     Args:
         weight: float32 [N, K].

@@ -1,1 +1,1 @@
-"""Drafters: what guesses tokens on the hub. One module per backend behind the contract in `contract`."""
+"""Drafters: they propose draft tokens on the hub. One module per backend behind the contract in `contract`."""

@@ -1,9 +1,9 @@
 """Drafting with a causal language model of the target's tokenizer, over the Engine contract.
 
 KV row i of a session holds the token at position `first_row` + i: the first token travels in OPEN, every row carries
-the next one, so n rows make n + 1 tokens. Guesses are committed by one-token passes on top of the true tokens and stay
-there: when the true tokens arrive, the longest prefix that was guessed rightly is kept and only the rest is computed.
-So a draft is the same as from scratch, and a good drafter hardly ever computes a token twice.
+the next one, so n rows make n + 1 tokens. Draft tokens are committed by one-token passes on top of the true tokens and
+stay there. When the true tokens arrive, the longest prefix of draft tokens that equals them is kept, and only the rest
+is computed. So a draft is the same as from scratch, and a good drafter hardly ever computes a token twice.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from starsd_server.drafters.dynamic_tree import NextTokens, grow_spine, top_cand
 CAUSAL_LM = "causal-lm"
 
 MAX_BRANCHING = 8
-"""Candidates remembered below each guessed token: the widest tree this drafter grows."""
+"""Candidates kept below each draft token: the most children of a node in the trees of this drafter."""
 _LAZY_ROWS = 8
-"""True tokens that wait for the next pass instead of taking one of their own: so few more cost it next to nothing."""
+"""Most true tokens that wait for the next pass instead of getting a pass of their own: a pass takes nearly the same
+time with a few tokens more.
+"""
 
 
 class CausalLmDrafter:
-    """A model that guesses what the target will say.
+    """A drafter with a small causal language model.
 
     Args:
         engine: the model; used on the drafting thread only.
         tokenizer_fp: fingerprint of its tokenizer, which the target's must equal.
-        tokenizer_size: ids its tokenizer knows; the padding above is never guessed.
+        tokenizer_size: ids that its tokenizer knows; ids above are padding of the output head and are never drafted.
         max_sessions: sessions it holds KV for at once.
         name: what the hub calls it, where it has several of a kind.
     """
@@ -47,7 +49,9 @@ class CausalLmDrafter:
         self._max_sessions = max_sessions
         self._name = name
         self._sessions: dict[int, _Session | None] = {}
-        """None once the text is longer than the model's context: nothing is drafted from there on, and nothing kept."""
+        """The open sessions. A session is None once its text is longer than the model's context: from then on nothing
+        is drafted for it, and no KV kept.
+        """
         self._base_lens: dict[int, int] = {}
 
     @property
@@ -127,11 +131,12 @@ class CausalLmDrafter:
 
 
 class _Session:
-    """One sequence: KV of its true tokens, and of the guesses on top of them.
+    """One sequence: KV of its true tokens, and of the draft tokens on top of them (`_guesses`).
 
-    Invariants: the sequence's committed rows are the first `_confirmed` true tokens, then `_guesses`; there are guesses
-    only when every true token has its row. `_next` is empty until the last true token has its row; from then on it
-    holds the candidates after that token and after each guess, and guess j is the likeliest of `_next[j]`.
+    Invariants: the sequence's committed rows are the first `_confirmed` true tokens, then `_guesses`. There are draft
+    tokens only when every true token has its row. `_next` is empty until the last true token has its row. From then on
+    it holds the candidates after that token and after each draft token, and draft token j is the likeliest of
+    `_next[j]`.
     """
 
     def __init__(self, engine: Engine, tokenizer_size: int, t_first: int) -> None:
@@ -157,12 +162,12 @@ class _Session:
         self._compute_all_but(min(_LAZY_ROWS, self._engine.spec.max_chunk))
 
     def draft(self, shape: DraftShape) -> DraftTree:
-        room = self._seq.capacity - len(self._true) + 1  # the tokens of the deepest level are guessed, not computed
+        room = self._seq.capacity - len(self._true) + 1  # tokens of the deepest level need no row of their own
         shape = DraftShape(shape.max_nodes, min(shape.max_depth, room), min(shape.branching, MAX_BRANCHING))
         return grow_spine(shape, self._candidates_after)
 
     def _confirm(self, right: int, new: int) -> None:
-        """Of `new` true tokens the first `right` were guessed: keep their rows, and the guesses beyond if all were."""
+        """Of `new` true tokens the first `right` equal the draft: keep their rows, and later draft tokens if all do."""
         self._confirmed += right
         if right == new:
             self._guesses = self._guesses[right:]
@@ -173,7 +178,7 @@ class _Session:
         self._next = []
 
     def _candidates_after(self, path: ListLike[int]) -> NextTokens:
-        """Candidates below the greedy path `path`; computed only if it is longer than what has been guessed before."""
+        """Candidates below the greedy path `path`; computed only if the path is longer than those before it."""
         if not self._next:
             self._next.append(self._compute(self._true[self._confirmed :]))
             self._confirmed = len(self._true)

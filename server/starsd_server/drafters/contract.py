@@ -33,7 +33,7 @@ DraftOutcome = DraftTree | Exception
 
 
 class Drafter(Protocol):
-    """Guesses a tree under the last token of each session."""
+    """Proposes a draft tree under the last token of each session."""
 
     @property
     def kind(self) -> str:
@@ -41,19 +41,19 @@ class Drafter(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """What it is made from: shown in WELCOME."""
+        """Hash of the checkpoint that the drafter is made from; shown in WELCOME."""
 
     @property
     def feature_codecs(self) -> tuple[str, ...]:
         """Codecs of the features that it can use, of which it needs one; empty when ids are enough."""
 
     def refuses(self, hello: Hello) -> str | None:
-        """Why a target that says this of itself cannot use it, with what each side has in full; None when it can, for
-        every request that keeps to this HELLO.
+        """Why a target with this HELLO cannot use the drafter, with the full fingerprints of both sides. None when it
+        can, for every request that keeps to this HELLO.
         """
 
     def warm_up(self) -> None:
-        """Do once what the first draft would otherwise wait for."""
+        """Do the one-time work (allocation, compilation) that the first draft would otherwise wait for."""
 
     def open(self, session: int, first_row: int, t_first: int) -> None:
         """Begin a session whose token at position `first_row` is `t_first`.
@@ -114,7 +114,7 @@ def draft_each(
     for session, shape in zip(batch, shapes, strict=True):
         try:
             outcomes.append(draft(session, shape))
-        except Exception as error:  # as above
+        except Exception as error:  # whatever one session's draft raises, the others are still to be drafted
             outcomes.append(error)
     return outcomes
 
@@ -139,13 +139,13 @@ class DrafterRegistry:
 
     @property
     def drafters(self) -> list[Drafter]:
-        """All of them, each once."""
+        """All configured drafters, each once."""
         fallback = [] if self._fallback in self._preferred else [self._fallback]
         return [*self._preferred, *fallback]
 
     @property
     def names(self) -> str:
-        """Those that targets are offered first, for people."""
+        """Names of the preferred drafters, for people."""
         return ",".join(drafter.kind for drafter in self._preferred)
 
     def offer(self, hello: Hello, broken: Callable[[str], str | None] = lambda kind: None) -> Offer | Refusal:

@@ -4,8 +4,8 @@ best of all that were seen.
 A node's score is the sum of log-probabilities along its path, so no child beats its parent; where they are equal the
 shallower node counts as better. The best n nodes therefore always hold their ancestors, and so does every tree here.
 
-A path that the text has taken before may be given beside what the head sees below it: its next token stands among the
-candidates of the node that it has come to, with the better of both scores.
+A path that the text has taken before may be added to the head's candidates: its next token becomes a candidate below
+the node that the path has reached, with the better of both scores.
 
 Trees of several sessions grow in step, so that one pass of a head serves a level of all of them.
 """
@@ -24,11 +24,11 @@ from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 
 
 class Node(NamedTuple):
-    """A guessed token.
+    """A draft token while its tree grows.
 
     Attributes:
         number: its place in the order of growth.
-        parent: that of its parent, `ROOT` for none.
+        parent: the number of its parent, `ROOT` for a child of the root.
     """
 
     number: int
@@ -56,7 +56,7 @@ class NextTokens:
 
     @property
     def below(self) -> Below:
-        """The same as pairs, as a tree takes them in."""
+        """The candidates as pairs of token and log-probability, as a tree takes them in."""
         return list(zip(self.tokens.tolist(), self.scores.tolist(), strict=True))
 
 
@@ -64,7 +64,7 @@ _ROOT_NODE = Node(ROOT, ROOT, 0, 0, 0.0)
 
 
 class Growth:
-    """A tree that grows: its owner says what is below the nodes that it asks about, level by level.
+    """A tree that grows level by level: its owner gives the candidates below each of the `open` nodes.
 
     Args:
         width: most nodes expanded on one level (EAGLE-2's k).
@@ -77,7 +77,7 @@ class Growth:
         self._width = width
         self._repeated = repeated
         self._tip = _ROOT_NODE
-        """The last node of the path that is in the tree."""
+        """The last node of the repeated path that is in the tree."""
         self._pool: list[Node] = []
         if min(shape.max_nodes, shape.max_depth, shape.branching) >= 1:
             self._pool = self._children([first], [_ROOT_NODE])
@@ -113,7 +113,7 @@ class Growth:
         if not level or level[0].level >= self._shape.max_depth:
             return []
         best = sorted(level, key=_rank)[: self._width]
-        # A child is no likelier than its parent: where so many are likelier than that, it cannot be kept.
+        # A child is no likelier than its parent: where enough nodes are likelier than the parent, it cannot be kept.
         losses = sorted(-node.score for node in self._pool)
         return [node for node in best if bisect_right(losses, -node.score) < self._shape.max_nodes]
 
@@ -134,8 +134,9 @@ def grow_together(growths: Sequence[Growth], expand: Expand) -> None:
 
 
 def grow_spine(shape: DraftShape, next_after: Callable[[list[int]], NextTokens]) -> DraftTree:
-    """A tree whose inner nodes are the greedy path, for drafters that compute one position a pass: a path of depth d
-    costs d passes and offers the runners-up at each of its nodes for nothing.
+    """A tree whose inner nodes are the greedy path, with the runners-up at each of its nodes as siblings. It is for
+    drafters that compute one position in each pass: a path of depth d costs d passes, and the runners-up cost none.
+    Which nodes stay within the shape is decided by cumulative log-probability.
 
     Args:
         next_after: what may follow these tokens of the greedy path, from the root on; called for ever longer paths,

@@ -1,4 +1,4 @@
-"""Drafting with an EAGLE head: it goes on from the target's own features.
+"""Drafting with an EAGLE head, which predicts from the target's own features.
 
 Sessions share the passes of the head: true rows of several go in at once (`eagle_session`), and so does each level of
 their trees (`eagle_draft`).
@@ -24,17 +24,17 @@ from starsd_server.drafters.eagle_session import EagleSession, Extender, HeadFee
 EAGLE = "eagle"
 
 FEATURES_OF = {"eagle": "last_hidden", "eagle3": "fused_states"}
-"""The kind of features that each kind of head goes on from."""
+"""The kind of features that each kind of head takes, by the kind of head."""
 
 
 class EagleDrafter:
-    """A head and its sessions.
+    """A drafter with one EAGLE head, and its sessions.
 
     Args:
         engine: the head; used on the drafting thread only.
-        draft_ids: int64 [draft vocabulary], the target's id of each guess.
-        fingerprint: of the head.
-        accepts: fingerprints of the features that it goes on from.
+        draft_ids: int64 [draft vocabulary], the target's id of each token of the head's vocabulary.
+        fingerprint: fingerprint of the head.
+        accepts: fingerprints of the features that it takes.
         max_sessions: sessions it holds rows for at once.
         name: what the hub calls it, where it has several of a kind.
         target_export: the command that makes a target's bundle with such features, for people.
@@ -78,12 +78,12 @@ class EagleDrafter:
 
     @property
     def rows_in_use(self) -> int:
-        """Rows that memory is held for: of all sessions, and of those that were last brought together for a pass."""
+        """Rows that memory is held for: those of all sessions, and those of the last gathering for a pass."""
         return sum(session.store.capacity for session in self._sessions.values()) + self._gathering.rows
 
     @property
     def bytes_per_row(self) -> int:
-        """K and V of one of them."""
+        """Bytes of K and V of one true row."""
         return self._engine.spec.kv_row_numbers * self._engine.kv_bytes
 
     def refuses(self, hello: Hello) -> str | None:
@@ -149,7 +149,7 @@ class EagleDrafter:
         return state.first_row + state.store.next_position
 
     def draft(self, batch: Sequence[int], shapes: Sequence[DraftShape]) -> Sequence[DraftOutcome]:
-        """See `Drafter`. Under a root without rows nothing can be guessed."""
+        """See `Drafter`. A session that has no rows yet gets the empty tree."""
         return self._trees.draft([self._sessions[session] for session in batch], shapes)
 
     def _feed(self, rows: NewRows) -> HeadFeed | None:

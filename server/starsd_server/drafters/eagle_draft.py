@@ -16,14 +16,14 @@ from starsd_server.drafters.eagle_lines import Past, PastBatch, RowSlots, alike
 from starsd_server.drafters.eagle_session import EagleSession, candidates
 
 MAX_GUESSES = 256
-"""Most rows of guesses below one root."""
+"""Most rows of draft tokens below one root that a head computes for one draft."""
 
 
 class TreeDrafter:
-    """Grows trees.
+    """Grows the draft trees of several sessions together.
 
     Args:
-        draft_ids: int64 [draft vocabulary], the target's id of each guess.
+        draft_ids: int64 [draft vocabulary], the target's id of each token of the head's vocabulary.
     """
 
     def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: PastBatch) -> None:
@@ -35,7 +35,7 @@ class TreeDrafter:
         """One tree per session; the empty one before it has any row."""
         growths = [_growth(session, shape) for session, shape in zip(sessions, shapes, strict=True)]
         growing = [number for number, growth in enumerate(growths) if growth.open]
-        # The deepest first: those that have grown leave the pass from its end, as far as they stand there.
+        # The deepest trees first: trees that are finished stand at the end and leave the pass there.
         growing.sort(key=lambda number: -shapes[number].max_depth)
         for numbers in alike(growing, lambda number: sessions[number].store.rows):
             together = [sessions[number] for number in numbers]
@@ -52,7 +52,7 @@ def _growth(session: EagleSession, shape: DraftShape) -> Growth:
 
 
 class _Guesses:
-    """The rows of one draft of several sequences."""
+    """The rows of draft tokens of several sequences, for one draft."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class _Guesses:
         self._past = past
         self._starts = np.array([session.store.next_position for session in sessions], dtype=np.int64)
         self._columns: list[dict[int, int]] = [{} for _ in sessions]
-        """Of each sequence, the column of every node that was expanded, by its number."""
+        """For each sequence, the column of every node that was expanded, by the node's number."""
         self._features: list[dict[int, Floats]] = [{} for _ in sessions]
-        """And the feature after it."""
+        """For each sequence, the feature after every node that was expanded, by the node's number."""
         self._last = [session.last for session in sessions]
         self._keys = self._values = engine.zeros(len(sessions), spec.n_kv_heads, 0, spec.head_dim)
         self._seen = np.zeros((len(sessions), 0, 0), dtype=np.bool_)
@@ -87,7 +87,7 @@ class _Guesses:
         return [list(islice(below, len(mine))) for mine in nodes]
 
     def _sight(self, nodes: Sequence[Sequence[Node]], places: RowSlots) -> npt.NDArray[np.bool_]:
-        """bool [B, R, G + R]."""
+        """bool [B, R, G + R]: which earlier columns and which rows of this pass each of its rows sees."""
         before, (lines, width) = self._seen.shape[1], places.slots.shape
         seen = np.zeros((lines, width, before + width), dtype=np.bool_)
         seen[:, np.arange(width), before + np.arange(width)] = True
@@ -123,7 +123,7 @@ class _Guesses:
     def _keep(
         self, nodes: Sequence[Sequence[Node]], places: RowSlots, seen: npt.NDArray[np.bool_], step: HeadStep
     ) -> None:
-        """K, V, features and sight of this level, for the next."""
+        """Keep K, V, features and mask rows of this level for the next one."""
         lines, width = places.slots.shape
         before = self._seen.shape[1]
         spec = self._engine.spec
@@ -145,19 +145,27 @@ class _Guesses:
 
 
 _RATES = {2: (0.4, 0.5, 0.6, 0.7), 3: (0.5, 0.6, 0.7), 4: (0.7, 0.8)}
-"""By how many tokens the text repeats: how often the next token, then the one after it, and so on, is the same again;
-the last holds for all that come after. Counted in 140 answers of the default model.
+"""By the number of repeated tokens: the share of cases in which the next token is the same again, then the one after
+it, and so on; the last share holds for all later tokens. Counted in 140 answers of the default model.
 """
 _MOST = max(_RATES)
 _LEAST = min(_RATES)
 
 
 def repeated(ids: npt.NDArray[np.int32], depth: int) -> list[tuple[int, float]]:
-    """Tokens that followed before what the text now ends with, and their log-probabilities; none where it is new.
+    """Tokens that followed the last time the text stood where it stands now, and their log-probabilities; none where
+    its end is new. They cost no pass of a head.
+
+    A head of one layer seldom predicts a name or a phrase that was said before; the text itself does. How likely it is
+    to go on as it did then depends on how many of the last tokens are the same.
+
+    `NgramIndex` finds the same places for drafters that have no head. It keeps some hundred bytes a token and forgets
+    none. Beside a head, whose rows are bounded and forgotten, a search of the ids that its rows hold takes
+    microseconds.
 
     Args:
-        ids: [N], the text.
-        depth: tokens wanted; past the end of the text it copies itself, as a repetition goes on.
+        ids: int32 [N], the text.
+        depth: number of tokens wanted; past the end of the text it copies itself, as a repetition goes on.
     """
     length, end = _longest_match(ids)
     if length < _LEAST or depth < 1:
@@ -169,7 +177,9 @@ def repeated(ids: npt.NDArray[np.int32], depth: int) -> list[tuple[int, float]]:
 
 
 def _longest_match(ids: npt.NDArray[np.int32]) -> tuple[int, int]:
-    """How many tokens at the end of the text, up to `_MOST`, stood in it before, and where the last such place ends."""
+    """Number of tokens at the end of the text, up to `_MOST`, that stood in it before, and where the last such place
+    ends.
+    """
     length, end = 0, 0
     ends = np.flatnonzero(ids[:-1] == ids[-1:])
     while len(ends):

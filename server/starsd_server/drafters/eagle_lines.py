@@ -1,4 +1,6 @@
-"""Several sequences side by side, as a pass of the head takes them."""
+"""K, V and tokens of the true rows of sequences, and several sequences side by side, as a pass of an EAGLE head takes
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,23 @@ import numpy.typing as npt
 from starsd_edge.heads.engine import HeadEngine, Ids, KvArray
 
 FIRST_CAPACITY = 128
-"""Rows that memory is taken for at first."""
+"""Rows that a sequence takes memory for with its first row; doubled as rows come."""
 
 
 class HeadKvRows:
-    """See the module.
+    """K, V and tokens of the true rows of one sequence.
+
+    Heads are trained on a limited number of positions. RoPE depends only on the distance of two rows. So a sequence
+    that grows past the limit forgets its oldest rows and goes on: that is the same as beginning again with the newest
+    ones.
+
+    Memory: none before the first row, then doubled as rows come, up to the head's limit. A hub's sessions together
+    never hold more than `--max-sessions` times that limit.
 
     Attributes:
-        rows: that are kept.
+        rows: number of rows that are kept.
         capacity: rows that memory is held for.
-        next_position: of the row that comes next.
+        next_position: position of the row that comes next.
     """
 
     def __init__(self, engine: HeadEngine) -> None:
@@ -40,7 +49,9 @@ class HeadKvRows:
         return self._ids[: self.rows]
 
     def make_room(self, count: int) -> None:
-        """For `count` more rows, at most half of the head's limit: by forgetting the older half, or by growing."""
+        """Make room for `count` more rows, at most half of the head's limit, by forgetting the older half or by
+        growing.
+        """
         dropped = 0
         if self.rows + count > self._most:
             dropped = max(self.rows + count - self._most, self.rows - self._most // 2)
@@ -58,7 +69,12 @@ class HeadKvRows:
         self.rows -= dropped
 
     def append(self, ids: npt.NDArray[np.int64], keys: KvArray, values: KvArray) -> None:
-        """Rows that there is room for: [count], and [KV heads, count, D] each."""
+        """Append rows for which `make_room` has made room.
+
+        Args:
+            ids: int64 [count], tokens of the rows.
+            keys, values: [KV heads, count, D] each.
+        """
         end = self.rows + keys.shape[1]
         self._ids[self.rows : end] = ids
         self._keys[:, self.rows : end] = keys
@@ -67,7 +83,9 @@ class HeadKvRows:
         self.rows = end
 
     def copy_to(self, keys: KvArray, values: KvArray, first: int = 0) -> None:
-        """The rows from the `first` on, to the beginning of [KV heads, more rows, D]."""
+        """Copy the rows from number `first` on to the beginning of these arrays, [KV heads, as many rows or more, D]
+        each.
+        """
         count = self.rows - first
         keys[:, :count] = self._keys[:, first : self.rows]
         values[:, :count] = self._values[:, first : self.rows]
@@ -77,11 +95,15 @@ class HeadKvRows:
 
 
 MOST_GATHERED = 16384
-"""Rows of one gathering: what is beyond goes into another pass."""
+"""Most rows, padding included, that are gathered for one pass; further lines go into another pass."""
 _SPARE = 4
-"""One part in so many of a gathering is added to it as room."""
+"""Divisor of the spare room: a gathering gets a quarter more memory than it needs, so that growing lines soon fit
+again.
+"""
 _ALIKE_ROWS = 512
-"""Lines as long as this or less go together whatever their lengths; longer ones with those within a factor of two."""
+"""Rows up to which lines share a pass whatever their lengths. Longer lines share one only with lines within a factor of
+two in length, so that little time goes into padding.
+"""
 
 Line = TypeVar("Line")
 
@@ -106,7 +128,7 @@ class RowSlots:
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> RowSlots:
-        """For so many rows of each line, one line's after the other's; at least one in all."""
+        """The slots for these numbers of rows, one line's rows after the other's; at least one row in all."""
         rows = np.asarray(counts, dtype=np.int64)
         total, widest = int(rows.sum()), int(rows.max())
         starts = np.cumsum(rows) - rows
@@ -126,10 +148,10 @@ class Past:
 
 
 class PastBatch:
-    """Memory in which true rows are brought together, once for a draft.
+    """Memory in which the true rows of several sequences are gathered, once for each draft.
 
-    It stays for the next one, with some room for the rows that come until then, and never exceeds `MOST_GATHERED` rows,
-    or those of one line.
+    The memory is kept for the next draft, with some room for the rows that come until then. It never exceeds
+    `MOST_GATHERED` rows, or the rows of one line where these are more.
     """
 
     def __init__(self, engine: HeadEngine) -> None:
@@ -159,17 +181,19 @@ class PastBatch:
         return Past(keys, values, np.array([store.rows for store in stores], dtype=np.int64))
 
     def _room(self, numbers: int, lines: int) -> int:
-        """Numbers to take memory for. Lines grow with each round: were it just enough, it would be too little soon."""
+        """Numbers (array elements) to take memory for: more than needed now, since lines grow with each round."""
         most = self._row * min(MOST_GATHERED, lines * self._engine.spec.max_positions)
         return max(numbers, min(numbers + numbers // _SPARE, most))
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._keys = self._values = self._engine.zeros(0)
 
 
 def alike(lines: Sequence[Line], length: Callable[[Line], int]) -> Iterator[list[Line]]:
-    """Groups of lines that waste little on each other, in their order: similar lengths, and not too many rows."""
+    """Groups of lines that need little padding together, in their order: similar lengths, and at most `MOST_GATHERED`
+    rows.
+    """
     classes: dict[int, list[Line]] = {}
     for line in lines:
         classes.setdefault(max(0, (length(line) - 1) // _ALIKE_ROWS).bit_length(), []).append(line)

@@ -1,6 +1,6 @@
 """One sequence of an EAGLE head, and true rows for several of them at once.
 
-K and V of true rows are computed from true features and stay; those of guesses live beside them for one draft.
+K and V of true rows are computed from true features and are kept; those of draft tokens exist for one draft only.
 Positions are those of the features: row i stands at i.
 """
 
@@ -18,21 +18,25 @@ from starsd_server.drafters.dynamic_tree import Below
 from starsd_server.drafters.eagle_lines import HeadKvRows, PastBatch, RowSlots, alike, own_rows_seen
 
 _CHUNK = 256
-"""Most true rows of one sequence in one pass."""
+"""Most true rows of one sequence in one pass of the head."""
 _MOST_ROWS = 512
-"""And of all in one pass: attention's scores take memory for each of them times the rows before."""
+"""Most true rows of all sequences in one pass of the head: attention scores take memory for each row times all rows
+before it.
+"""
 _FEW = 8
-"""So many rows or fewer go together whatever their numbers; more of them with those within a factor of two."""
+"""Rows up to which sequences share a pass whatever their numbers of rows. Sequences with more rows share one only with
+those within a factor of two, so that little time goes into padding.
+"""
 
 
 class EagleSession:
-    """One sequence.
+    """One sequence of an EAGLE head.
 
     Attributes:
         first_row: index of the first row that it was given.
         store: its true rows.
-        first: candidates below the last of them; none before there is any.
-        last: float32 [H], the feature that follows it.
+        first: candidates below the last true row; none before there is a row.
+        last: float32 [H], the head's feature after the last true row.
     """
 
     def __init__(self, engine: HeadEngine, first_row: int = 0) -> None:
@@ -53,15 +57,15 @@ class HeadFeed:
     lost: SessionRefusedError | None = None
 
     def next_chunk(self, most: int) -> int:
-        """Rows that go into the next pass."""
+        """Number of rows that go into the next pass, at most `most`."""
         return 0 if self.lost else min(most, len(self.ids) - self.taken)
 
 
 class Extender:
-    """Takes in true rows.
+    """Takes in true rows of several sequences together.
 
     Args:
-        draft_ids: int64 [draft vocabulary], the target's id of each guess.
+        draft_ids: int64 [draft vocabulary], the target's id of each token of the head's vocabulary.
     """
 
     def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: PastBatch) -> None:
@@ -71,7 +75,7 @@ class Extender:
         self._most = min(_CHUNK, max(1, engine.spec.max_positions // 2))
 
     def extend(self, feeds: Sequence[HeadFeed]) -> None:
-        """All rows, in chunks; a sequence whose features the head overflows on is lost, and no other."""
+        """Take in all rows, in chunks. A sequence whose features make the head overflow is lost, and no other."""
         while waiting := [feed for feed in feeds if feed.next_chunk(self._most)]:
             for feed in waiting:
                 feed.session.store.make_room(feed.next_chunk(self._most))
@@ -126,7 +130,7 @@ class Extender:
 
 
 def candidates(step: HeadStep, draft_ids: npt.NDArray[np.int64]) -> list[Below]:
-    """Below each wanted row, as the target's ids; none where the head has overflown."""
+    """Candidates below each wanted row, as the target's ids; none where the head has overflowed."""
     finite = np.isfinite(step.scores.sum(axis=1)).tolist()
     found = zip(finite, draft_ids[step.tokens].tolist(), step.scores.tolist(), strict=True)
     return [list(zip(tokens, scores, strict=True)) if sound else [] for sound, tokens, scores in found]

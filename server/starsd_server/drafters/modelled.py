@@ -64,12 +64,12 @@ class _Wrapped:
 
 
 class SlowedDrafter(_Wrapped):
-    """Keeps the drafting thread for as long as a slower device would: rows of a round are part of its pass, a prefill
-    takes the time it takes.
+    """Keeps the drafting thread busy for as long as a slower device would. The rows of a round are part of its pass; a
+    prefill takes its real time.
 
     Args:
-        drafter: does the work; where it takes longer by itself, that is how long it takes.
-        begin: called at the beginning of a pass; gives what `end` is to be told.
+        drafter: does the work; a pass that takes longer by itself is not shortened.
+        begin: called at the beginning of a pass; its result is passed to `end`.
         end: called with that and the shapes that were asked for; returns when the pass is over.
     """
 
@@ -97,7 +97,7 @@ class SlowedDrafter(_Wrapped):
 
 
 class WrongDrafter(_Wrapped):
-    """Guesses as many tokens as the other one, and never the right one.
+    """Drafts as many tokens as the other drafter, none of which is ever accepted.
 
     Args:
         wrong_ids: tokens that no text holds, as many as a node may have children.

@@ -103,10 +103,17 @@ class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True):
 
 
 def read_keys(path: Path) -> tuple[HubKey, ...]:
-    """The keys of a file.
+    """Keys with terms of their own from a TOML file, a table for each:
+
+        [kitchen]
+        token-file = "kitchen.token"     # beside this file
+        weight = 3
+        priority = 1
+
+    As in the configuration there is no option for a secret, only for the path of the file that holds it.
 
     Raises:
-        UsageError: it cannot be read, says something else than what is above, or two keys have one token.
+        UsageError: the file cannot be read, holds anything else than such tables, or two keys have one token.
     """
     from starsd_edge.scheduling.policies import KeyTerms
     from starsd_server.gate import HubKey

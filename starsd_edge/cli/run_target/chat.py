@@ -1,10 +1,9 @@
 """`starsd-edge run-target --chat`: talk with the model.
 
-chat_input          lines and Ctrl-C
-chat_commands       what begins with a slash
-chat_conversation   what was said, and what of it fits the context
-chat_settings       what commands change
-text_streams        where it is shown
+chat_input      lines and Ctrl-C
+chat_commands   lines that begin with a slash, and the settings that they change
+chat_state      what was said in the chat, and how much of it the model reads
+../streams      the streams on which text and notices are shown
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """`starsd-edge run-target`: answer prompts with a target model, faster when a hub drafts for it.
 
-run_target_options   every option, its default and its checks
-prompt_input         what is asked
-target_setup         the target, its link, its drafts
-answer_run           the answers
-answer_output        how they leave
-chat                 a chat instead
+options     every option, its default and its checks
+setup       the target, its link, its drafts
+answering   the prompts of one call, answered one after the other
+output      how answers and figures are written
+chat        a chat instead of prompts
 """
 
 from __future__ import annotations
