@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Sequence as ListLike
 from pathlib import Path
 
@@ -18,15 +19,18 @@ from starsd_edge.cli.bench.verify import VerifyBench, VerifyOutcome
 from starsd_edge.doctor import curve_store as kept_curves_module
 from starsd_edge.doctor.curve_store import curve_store, kept_curves
 from starsd_edge.runtime.engine import Sequence, Step
-from starsd_edge.speculation.tree import DraftTree
+from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson import target as target_module
+from starsd_jetson.hub_channel import HubChannel
+from starsd_jetson.hub_drafting import Asked as RequestSent
 from tests.support.boards import orin_nano, write_tree
 from tests.support.command_line import CommandLine, without_home
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.scripted_hub import Asked, ScriptedHub
 
-_PROMPT = "abacabad"
+_HANG_S = 60.0
+"""A hang guard; nothing is decided by it."""
 
 
 class ClockedEngine(PrefixEngine):
@@ -191,22 +195,27 @@ def test_what_cannot_be_measured_is_one_clear_line(
 
 
 def first_request(cli: CommandLine) -> tuple[int, int]:
-    """Nodes and depth that `run-target` asks a hub for at first: before any round of its own was timed. A hub that let
-    the target in too late for that is asked again.
+    """Nodes and depth that `run-target` asks a hub for at first: it waits until the hub has opened the session, so that
+    no round of its own is timed before.
     """
-    for _ in range(20):
-        seen: list[tuple[int, int, int]] = []
+    seen: list[tuple[int, int]] = []
+    request = HubChannel.request
 
-        def script(asked: Asked, seen: list[tuple[int, int, int]] = seen) -> list[bytes]:
-            seen.append((asked.request.base_len, asked.request.max_nodes, asked.request.max_depth))
-            return [asked.draft(DraftTree.empty())]
+    def script(asked: Asked) -> list[bytes]:
+        seen.append((asked.request.max_nodes, asked.request.max_depth))
+        return [asked.draft(DraftTree.empty())]
 
-        with ScriptedHub(script) as hub:
-            done = cli("run-target", "letters", "--prompt", _PROMPT, "--hub", hub.url, "--threads", 1, "--ignore-eos")
-        assert done.code == 0, done
-        if seen and seen[0][0] == len(_PROMPT):
-            return seen[0][1:]
-    raise AssertionError("the hub never let the target in before its first round")
+    def request_once_open(channel: HubChannel, shape: DraftShape) -> RequestSent | None:
+        until = time.monotonic() + _HANG_S
+        while (sent := request(channel, shape)) is None and time.monotonic() < until:
+            time.sleep(0.001)
+        return sent
+
+    with ScriptedHub(script) as hub, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HubChannel, "request", request_once_open)
+        done = cli("run-target", "letters", "--prompt", "abacabad", "--hub", hub.url, "--threads", 1, "--ignore-eos")
+    assert done.code == 0, done
+    return seen[0]
 
 
 def test_a_target_sizes_its_first_draft_by_the_kept_curve(
