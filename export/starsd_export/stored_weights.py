@@ -34,9 +34,8 @@ def check_weights(model: PreTrainedModel, file: Path, weights: str, remedy: str)
         weights: "fp32" or "fp16".
     """
     name = "weights"
-    stored = [
-        value.const_value.numpy() for value in onnx_ir.load(file).graph.initializers.values() if value.const_value
-    ]
+    tensors = [value.const_value for value in onnx_ir.load(file).graph.initializers.values()]
+    stored = [_array(tensor) for tensor in tensors if tensor is not None]
     digests = {_digest(array) for array in stored}
     count = 0
     for parameter, wanted in _parameters(model, weights):
@@ -44,6 +43,18 @@ def check_weights(model: PreTrainedModel, file: Path, weights: str, remedy: str)
         if not {_digest(wanted), _digest(wanted.T)} & digests:
             return differs(name, _describe(parameter, wanted, stored), remedy)
     return ok(name, f"all numbers of {count} tensors are those of the checkpoint")
+
+
+def _array(tensor: onnx_ir.TensorProtocol) -> Array:
+    """A tensor of the graph. Those beside it are read here, because the library refuses files that have several names,
+    as backups make them; what is in the file was held to its hash before.
+    """
+    if not isinstance(tensor, onnx_ir.ExternalTensor):
+        return tensor.numpy()
+    shape = tensor.shape.numpy()
+    count = int(np.prod(shape, dtype=np.int64))
+    found = np.fromfile(tensor.path, tensor.dtype.numpy(), count, offset=tensor.offset or 0)
+    return found.reshape(shape)
 
 
 def _parameters(model: PreTrainedModel, weights: str) -> Iterator[tuple[str, Array]]:

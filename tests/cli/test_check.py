@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,16 @@ def test_the_default_model_passes_and_keeps_little_of_itself(
     assert ended.code == 0, ended
     assert {check["status"] for check in json.loads(ended.out)["checks"]} == {"ok"}
     assert found(ended, "checkpoint")["weights"]["finding"] == "all numbers of 272 tensors are those of the checkpoint"
+
+
+def test_a_file_of_several_names_as_backups_make_them_is_read(
+    cli: CommandLine, cache: Path, bundles: dict[str, Bundle], checkpoint: Path, tmp_path: Path
+) -> None:
+    path = copied(bundles["fp32"], tmp_path / "fp32")
+    os.link(path / "model.onnx.data", tmp_path / "backup")
+    ended = cli("check", path, "--checkpoint", checkpoint, "--threads", 1, "--json")
+    assert ended.code == 0, ended
+    assert found(ended, "checkpoint")["weights"]["status"] == "ok"
 
 
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "int4-inplace"])

@@ -103,7 +103,7 @@ def test_standard_error_of_a_target_is_json_and_nothing_else(target: LetterTarge
     hub.stop()
     for output in ((), ("--json",), ("--stream-json",)):
         ended = target("--prompts", prompts, "--hub", hub.url, "--log-format", "json", *output)
-        assert ended.code == 2
+        assert ended.code == 1
         said = [(line["level"], line["message"]) for line in records(ended.err)]
         assert [level for level, _ in said] == ["info", "info", "error"]
         assert "cannot be reached" in said[0][1]
