@@ -103,7 +103,7 @@ def _compare_pass(observation: Observation, yardstick: Yardstick) -> Check:
     case, known = observation.case, yardstick.expect(observation)
     if known is None:
         return not_checked(case, "it was not recorded at export", "export the bundle again")
-    expected, bound = known
+    expected, bound = known[0], observation.allowed(known[1])
     values = sampled(observation.values) if yardstick.is_sampled else observation.values
     found = differences(values, expected, bound)
     if all(is_within(difference, bound) for difference in found):

@@ -64,7 +64,9 @@ def test_a_graph_keeps_to_its_operators_and_passed_its_parity_gate(
     require_operators(graph, graph_options(strategy, weights).operators(weights))
     assert graph.opset_imports == {"": OPSETS.get(kind, 24)}
     assert set(bundle.manifest.parity) >= {"prefill", "chunked prefill", "one token", "one token on nothing", "tree"}
-    assert 0 < max(bundle.manifest.parity.values()) < PARITY_BOUND
+    parity = dict(bundle.manifest.parity)
+    assert 0 < parity.pop("far positions") < 4 * PARITY_BOUND, "see Observation.leeway"
+    assert 0 < max(parity.values()) < PARITY_BOUND
 
 
 @pytest.mark.parametrize(("kind", "generation"), list(_builds()))
