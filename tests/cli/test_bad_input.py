@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -336,4 +337,5 @@ def test_a_bundle_given_by_path_needs_no_home_directory(
         assert ended.out, ended
     (place / "keys.toml").write_text('[kitchen]\ntoken-file = "~nobody-of-this-name/token"\n')
     assert "~nobody-of-this-name/token" in cli.refused("run-draft", "--keys", place / "keys.toml", "--port", 0)
-    assert "no model named '~nobody-of-this-name/x'" in cli.refused("export", "~nobody-of-this-name/x")
+    if find_spec("onnx_ir") is not None:
+        assert "no model named '~nobody-of-this-name/x'" in cli.refused("export", "~nobody-of-this-name/x")

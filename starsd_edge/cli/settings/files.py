@@ -32,8 +32,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TomlError = tomllib.TOMLDecodeError
-"""Text that is not TOML; says what and where."""
+
+class TomlError(ValueError):
+    """Text that is not TOML; says what and where."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -44,11 +45,9 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     try:
         tables: dict[str, Any] = tomllib.loads(text)
-    except TomlError:
-        raise
     except RecursionError:
         raise TomlError("it is nested too deeply") from None
-    except ValueError as error:  # a number or date that Python cannot hold
+    except ValueError as error:  # the library's own, or a number or date that Python cannot hold
         raise TomlError(str(error)) from None
     return tables
 
