@@ -109,7 +109,7 @@ def directory_special_tokens(
 
 
 def gguf_special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The same of a GGUF file, which names them by their ids."""
+    """The texts that a template finds as `bos_token` and so on, of a GGUF file, which names them by their ids."""
     pieces: Sequence[str] = metadata.get("tokenizer.ggml.tokens", ())
     ids = [(name, metadata.get(f"tokenizer.ggml.{key}_token_id")) for key, name in _GGUF_NAMES.items()]
     return {

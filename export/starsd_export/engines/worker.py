@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Built(msgspec.Struct, frozen=True, tag="built"):
-    """The plan is written."""
+    """The last report of a build whose plan is written."""
 
     version: str
     tensors: list[EngineTensor]
@@ -55,7 +55,7 @@ class Built(msgspec.Struct, frozen=True, tag="built"):
 
 
 class BuildFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """It is not."""
+    """The last report of a build that ended without an engine."""
 
     message: str
     exit_code: int

@@ -39,7 +39,7 @@ class InputGroup:
 
     @property
     def reader(self) -> torch.nn.Linear:
-        """Any of them."""
+        """One of the layers that read this input."""
         return next(iter(self.linears.values()))
 
     def fold(self, scales: torch.Tensor) -> None:
