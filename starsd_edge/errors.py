@@ -35,6 +35,11 @@ def install_extra(*extras: str) -> str:
     return f"pip install '.[{','.join(extras)}]' in the checkout of starsd-edge"
 
 
+def one_line(error: Exception) -> str:
+    """What an error of a library says, without line breaks; its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str] = str) -> str:
     """The end of a line about an unknown name: ": did you mean NAME?", or "" where none is like it.
 

@@ -145,6 +145,11 @@ class GgufNumbers(msgspec.Struct, kw_only=True):
     original: Length = msgspec.field(name="rope.scaling.original_context_length", default=1)
     beta_fast: Above0 = msgspec.field(name="rope.scaling.yarn_beta_fast", default=1.0)
     beta_slow: Above0 = msgspec.field(name="rope.scaling.yarn_beta_slow", default=1.0)
+    vocabulary: Any = msgspec.field(name="vocab_size", default=None)  # the embedding's shape decides
+
+
+GGUF_NUMBERS = frozenset(field.encode_name for field in msgspec.structs.fields(GgufNumbers))
+"""Names of these fields: what is read of a GGUF file's architecture."""
 
 
 def read_json(path: Path, schema: type[msgspec.Struct] | None = None) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from starsd_edge.parity.golden import MOST_PROMPT_TOKENS, greedy_text, write_gol
 from starsd_edge.parity.passes import CHAIN, Observation, Values, first_inexact, random_ids, run_passes
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_export.ranges import SAMPLE_TEXTS
-from starsd_export.reference import Reference
+from starsd_export.reference import SAMPLE_TEXTS, Reference
 
 # Root mean square of the difference over that of the stock model's values. fp16 KV: two sums that differ in the last
 # bit of float32 may round to neighbouring fp16 values (seen: 9e-4). int8: the quantisation of weights and activations

@@ -35,14 +35,13 @@ from starsd_edge.parity.passes import FAR_TOKENS, far_positions, longest_paths, 
 from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint import Checkpoint, open_checkpoint
+from starsd_export.draft_heads.fitting import TargetFeatures, features_for, last_hidden
 from starsd_export.graph import OPSET, trace
-from starsd_export.int8 import quantise_weights
 from starsd_export.parity import BOUNDS, Stock, check_exactness, check_parity, observe, record
+from starsd_export.quantised_graph import quantise_weights
 from starsd_export.quantising.stored import StoredMatrices
 from starsd_export.quantising.storing import engine_perplexity, store_weights
-from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
-from starsd_export.reference import run_stock
-from starsd_export.target_features import TargetFeatures, features_for, last_hidden
+from starsd_export.reference import activation_ranges, range_notes, run_stock, sample_prompts
 from starsd_export.tensorrt_graph import PARITY_BOUND, TENSORRT_WEIGHTS, TensorrtOptions, tensorrt_graph
 
 GRAPH_NAME = "model.onnx"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from starsd_edge.device.board import Board, read_board
+from starsd_edge.device.board import Board, JetsonSystem, read_board, read_jetson_system
 from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.device.gpus import Gpus, read_gpus
 from starsd_edge.device.host import Host, HostMemory, read_memory
-from starsd_edge.device.jetpack import JetsonSystem, read_jetson_system
-from starsd_edge.device.jtop_facts import read_jtop
 from starsd_edge.device.power import (
     Clock,
     PowerMode,
@@ -18,6 +16,7 @@ from starsd_edge.device.power import (
     Zone,
     read_clocks,
     read_governor,
+    read_jtop,
     read_power_mode,
     read_throttling,
     read_zones,

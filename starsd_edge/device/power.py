@@ -1,13 +1,63 @@
-"""The power mode of a Jetson, the governor of its cores, and the clocks."""
+"""The power mode of a Jetson, the governor of its cores, the clocks, heat and throttling.
+
+jtop's service knows what files do not show. A process of its own asks it (`python -m starsd_edge.device.power`), so
+that a service that hangs or a version of another form costs its facts and nothing else.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from starsd_edge.device.host import Host
-from starsd_edge.device.jtop_facts import JtopFacts
+
+JTOP_SOCKET = "run/jtop.sock"
+_KILO = 1000
+_ASK_JTOP = (sys.executable, "-m", __name__)
+
+
+class JtopFacts(msgspec.Struct, frozen=True):
+    """None and 0 for what is not told."""
+
+    mode_id: int | None = None
+    mode_name: str = ""
+    emc_hz: int = 0
+    emc_most_hz: int = 0
+
+
+def read_jtop(host: Host) -> JtopFacts | None:
+    """Its facts; None where no service runs or its Python module is not installed."""
+    if not host.exists(JTOP_SOCKET):
+        return None
+    try:
+        return msgspec.json.decode(host.run(_ASK_JTOP) or "", type=JtopFacts)
+    except msgspec.DecodeError:
+        return None
+
+
+def ask(load: Callable[[str], Any] = importlib.import_module) -> JtopFacts:
+    """Connect to the service and read what it has now.
+
+    Raises:
+        Exception: whatever the module raises where it cannot be used.
+    """
+    with load("jtop").jtop() as jetson:
+        jetson.ok()
+        mode, memory = jetson.nvpmodel, jetson.memory
+        emc = memory.get("EMC", {}) if memory else {}
+        return JtopFacts(
+            mode_id=None if mode is None else int(mode.id),
+            mode_name="" if mode is None else str(mode.name),
+            emc_hz=_KILO * int(emc.get("cur", 0)),
+            emc_most_hz=_KILO * int(emc.get("max", 0)),
+        )
+
 
 _MODE = "var/lib/nvpmodel/status"
 _MODES = "etc/nvpmodel.conf"
@@ -15,7 +65,6 @@ _POLICIES = "sys/devices/system/cpu/cpufreq/policy*"
 _GPU_CLOCKS = re.compile(r"(\.gpu|\.ga10b|\.gv11b|^gpu-gpc-\d+)$")
 """Of the devices with a frequency: Orin's GPU under JetPack 6 and 5, Xavier's, Thor's (and Orin's from JetPack 7)."""
 _EMC = "sys/kernel/debug/bpmp/debug/clk/emc"
-_KILO = 1000
 
 
 @dataclass(frozen=True)
@@ -194,3 +243,7 @@ def _passive_trip(host: Host, zone: str) -> float | None:
         if host.read(path) == "passive" and thousandths is not None and thousandths > 0:
             return thousandths / _MILLI
     return None
+
+
+if __name__ == "__main__":
+    sys.stdout.write(msgspec.json.encode(ask()).decode())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from starsd_edge.device.board import JetsonSystem
 from starsd_edge.device.import_probe import ProbedModule
-from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.tensorrt import CUDA_PACKAGES, check_cuda_bindings, check_python_tensorrt
 from starsd_edge.errors import install_extra

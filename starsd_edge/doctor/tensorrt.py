@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from starsd_edge.device.board import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.device.cuda_driver import older_cuda_python, wanted_cuda_python
 from starsd_edge.device.import_probe import ProbedModule
-from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
 
 _APPEND, _INPLACE = (10, 3), (10, 15, 1)

@@ -19,7 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from starsd_edge.bundles import catalogue, parcels
+from starsd_edge.bundles import catalogue
+from starsd_edge.bundles import catalogue as parcels
 from starsd_edge.bundles.catalogue import CATALOGUE, CatalogueEntry, fetch, held_source, resolve_model
 from starsd_edge.errors import StarsdError, UsageError
 

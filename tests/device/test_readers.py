@@ -9,14 +9,22 @@ from typing import ClassVar
 
 import pytest
 
-from starsd_edge.device.board import read_board
+from starsd_edge.device.board import full_tensorrt_version, read_board, read_jetson_system
 from starsd_edge.device.cuda_driver import CudaDevice
 from starsd_edge.device.gpus import read_gpus
 from starsd_edge.device.host import Host, run_command
 from starsd_edge.device.import_probe import ProbedModule, probe_module, tried
-from starsd_edge.device.jetpack import full_tensorrt_version, read_jetson_system
-from starsd_edge.device.jtop_facts import JtopFacts, ask, read_jtop
-from starsd_edge.device.power import PowerMode, read_clocks, read_governor, read_power_mode, read_throttling, read_zones
+from starsd_edge.device.power import (
+    JtopFacts,
+    PowerMode,
+    ask,
+    read_clocks,
+    read_governor,
+    read_jtop,
+    read_power_mode,
+    read_throttling,
+    read_zones,
+)
 from starsd_edge.errors import EngineError
 from tests.support.boards import host_of
 
@@ -170,9 +178,9 @@ def test_why_a_gpu_is_held_back(tmp_path: Path, bits: str, told: tuple[str, ...]
 
 def test_jtop_is_asked_only_where_its_service_runs_and_its_nonsense_costs_nothing(tmp_path: Path) -> None:
     facts = '{"mode_id":2,"mode_name":"MAXN"}'
-    assert read_jtop(host_of(tmp_path / "a", {}, {"jtop": facts})) is None
-    assert read_jtop(host_of(tmp_path / "b", {"run/jtop.sock": ""}, {"jtop": facts})) == JtopFacts(2, "MAXN")
-    assert read_jtop(host_of(tmp_path / "c", {"run/jtop.sock": ""}, {"jtop": "Traceback"})) is None
+    assert read_jtop(host_of(tmp_path / "a", {}, {"device.power": facts})) is None
+    assert read_jtop(host_of(tmp_path / "b", {"run/jtop.sock": ""}, {"device.power": facts})) == JtopFacts(2, "MAXN")
+    assert read_jtop(host_of(tmp_path / "c", {"run/jtop.sock": ""}, {"device.power": "Traceback"})) is None
     assert read_jtop(host_of(tmp_path / "d", {"run/jtop.sock": ""})) is None
 
 

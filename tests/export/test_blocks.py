@@ -9,8 +9,7 @@ import onnx_ir
 import pytest
 
 from starsd_edge.errors import UsageError
-from starsd_export.blocks import quantise_graph
-from starsd_export.int8 import initializer
+from starsd_export.quantised_graph import initializer, quantise_graph
 from starsd_export.quantising.stored import StoredMatrices, StoredMatrix, quantise
 
 SIZE = 32
@@ -102,7 +101,7 @@ def test_every_product_keeps_its_own_matrix_whoever_else_holds_it(monkeypatch: p
         return None if matrix is None else replace(matrix)
 
     monkeypatch.setattr(StoredMatrices, "find", copied)
-    monkeypatch.setattr("starsd_export.blocks.id", lambda _: 0, raising=False)
+    monkeypatch.setattr("starsd_export.quantised_graph.id", lambda _: 0, raising=False)
     assert quantise_graph(onnx_ir.Model(graph, ir_version=10), stored) == len(made)
     for product, wanted in zip([node for node in graph if node.op_type == "MatMul"], made, strict=True):
         stored_as = product.inputs[1].producer().inputs

@@ -24,8 +24,7 @@ from starsd_edge.bundles.engine_manifest import (
 )
 from starsd_edge.children import end_with_parent
 from starsd_export.engines.profiles import PROFILES
-from starsd_export.operators import require_operators
-from starsd_export.tensorrt_graph import PARITY_BOUND
+from starsd_export.tensorrt_graph import PARITY_BOUND, require_operators
 from tests.support.default_graphs import KINDS, default_graphs, graph_options
 from tests.support.rtx_generations import GENERATIONS, Generation
 

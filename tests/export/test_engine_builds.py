@@ -22,9 +22,8 @@ from starsd_export.engines.builder import (
     build_plan,
     open_library,
 )
-from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import Shapes
-from starsd_export.engines.worker import Order, Progress
+from starsd_export.engines.worker import Order, Progress, run_build
 from tests.support import build_graphs as graphs
 from tests.support.gpus import is_gpu_here
 from tests.support.rtx_generations import EACH, GENERATIONS, Generation

@@ -9,8 +9,7 @@ import pytest
 
 from starsd_edge.errors import StarsdError
 from starsd_export.engines.builder import BuildError
-from starsd_export.engines.process import run_build
-from starsd_export.engines.worker import Order, Progress
+from starsd_export.engines.worker import Order, Progress, run_build
 
 ORDER = Order("tensorrt-rtx", "graph.onnx", "plan", [{"x": ([1], [2], [3])}], ["sm89"], None)
 BUILT = {"type": "built", "version": "1.7.1.116", "tensors": [], "memory_bytes": 7}

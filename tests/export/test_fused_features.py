@@ -21,10 +21,10 @@ from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.torch_features import FusedStates, Fusion
 from starsd_edge.runtime.torch_model import TargetGraph
 from starsd_edge.speculation.tree import ROOT, DraftTree
+from starsd_export.draft_heads.fitting import features_for, last_hidden
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
-from starsd_export.ranges import FEATURES, activation_ranges, range_notes
-from starsd_export.target_features import features_for, last_hidden
+from starsd_export.reference import FEATURES, activation_ranges, range_notes
 from tests.support import reference_heads
 from tests.support.public_heads import write_head
 from tests.support.tiny_eagle3 import (

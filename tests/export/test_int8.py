@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starsd_export.int8 import BLOCK, quantise_block
+from starsd_export.quantised_graph import BLOCK, quantise_block
 
 
 def unpacked(weight: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir
 import pytest
 
-from starsd_export.operators import APPEND, APPEND_BLOCKED, INPLACE, OperatorError, require_operators
+from starsd_export.tensorrt_graph import APPEND, APPEND_BLOCKED, INPLACE, OperatorError, require_operators
 
 FLOAT = onnx_ir.TensorType(onnx_ir.DataType.FLOAT)
 

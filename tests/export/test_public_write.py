@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.engine import HeadSpec
 from starsd_export.draft_heads.public import read_public_head
-from starsd_export.draft_heads.public_files import write_public_head
+from starsd_export.draft_heads.public_tensors import write_public_head
 
 SPEC = HeadSpec(
     kind="eagle",

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.manifest import Manifest
 from starsd_export.pipeline import ExportOptions, export_bundle
-from starsd_export.ranges import activation_ranges, range_notes, sample_prompts
+from starsd_export.reference import activation_ranges, range_notes, sample_prompts
 from tests.support.small_tokenizers import byte_level
 from tests.support.tiny_families import tiny_family
 

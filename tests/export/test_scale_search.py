@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from starsd_export.blocks import Blocks, Search, quantise_model
-from starsd_export.quantising.channel_scales import PARTS, input_groups, quantise_with_feedback, search_scales
+from starsd_export.quantising.search import PARTS, input_groups, quantise_with_feedback, search_scales
 from starsd_export.quantising.stored import quantise
+from starsd_export.quantising.storing import Blocks, quantise_model
 from tests.support.tiny_families import VARIANTS, tiny_family
 
 SIZE, WIDTH, LOUD = 32, 96, 5
@@ -101,9 +101,9 @@ def test_the_search_keeps_a_model_with_a_loud_channel_nearer_to_itself() -> None
 
     exact, blocks = loud(), Blocks(4, SIZE)
     gaps = []
-    for search in (None, Search(own_like_texts(exact))):
+    for texts in ((), own_like_texts(exact)):
         model = loud()
-        quantise_model(model, blocks, search)
+        quantise_model(model, blocks, texts)
         gaps.append(float(np.square(logits(model) - logits(exact)).mean()))
     assert gaps[1] < 0.5 * gaps[0]
 
@@ -112,8 +112,9 @@ def test_the_search_keeps_a_model_with_a_loud_channel_nearer_to_itself() -> None
 def test_each_part_has_the_bits_it_was_given(searched: bool) -> None:
     model = tiny_family(model_type="llama", num_hidden_layers=1)
     layers = []
-    search = Search(own_like_texts(model), lambda done, of: layers.append((done, of))) if searched else None
-    stored = quantise_model(model, Blocks(4, SIZE, 8, 8, frozenset({"v", "down"})), search)
+    texts = own_like_texts(model) if searched else ()
+    blocks = Blocks(4, SIZE, 8, 8, frozenset({"v", "down"}))
+    stored = quantise_model(model, blocks, texts, lambda done, of: layers.append((done, of)))
     assert layers == ([(1, 1)] if searched else [])
     groups = input_groups(model.base_model.layers[0])
     found = {

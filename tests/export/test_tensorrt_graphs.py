@@ -28,8 +28,8 @@ from starsd_edge.runtime.tensorrt.plan import require_agreement
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.parity import ParityError
 from starsd_export.pipeline import ExportOptions, export_bundle
-from starsd_export.quantising.own_text import WritingRules
 from starsd_export.quantising.stored import StoredMatrices, StoredMatrix
+from starsd_export.quantising.storing import WritingRules
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
 from tests.support.public_heads import write_head
 from tests.support.tiny_eagle3 import GUESSES, LAYERS, WIDTH, config, random_tensors

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_head import TorchHead  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
-from starsd_export.training.unrolled import unroll  # noqa: E402
+from starsd_export.training.learning import unroll  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
     DRAFT_VOCAB,
     WIDTH,

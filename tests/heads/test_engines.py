@@ -17,7 +17,7 @@ from starsd_edge.heads.onnx_engine import OnnxHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402
-from starsd_export.draft_heads.graph import trace_head  # noqa: E402
+from starsd_export.draft_heads.bundle import trace_head  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
     DRAFT_VOCAB,
     WatchedEngine,

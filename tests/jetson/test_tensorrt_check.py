@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.parity.compare import HALF_BOUND, Yardstick, compare_engine, observed, recorded
 from starsd_edge.parity.findings import Check, Status
 from starsd_edge.parity.golden import read_golden
-from starsd_edge.parity.graph import HALF_BOUND, Yardstick, compare_engine, observed, recorded
 from starsd_edge.parity.passes import run_passes
 from starsd_edge.runtime.loading import open_engine
 

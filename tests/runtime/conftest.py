@@ -88,7 +88,7 @@ def _gpu_engine(bundle: Bundle, cache: Path) -> Engine:
 def _torch_engine(like: Engine, fused: TinyEagle3 | None = None) -> Engine:
     """A tiny model under torch, that of an EAGLE-3 head where one is given."""
     from starsd_edge.runtime.torch_model import TargetGraph
-    from starsd_export.target_features import features_for
+    from starsd_export.draft_heads.fitting import features_for
     from tests.support.tiny_eagle3 import target_model
     from tests.support.tiny_llama import tiny_model
     from tests.support.torch_engine import TorchEngine

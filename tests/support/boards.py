@@ -109,7 +109,9 @@ def agx_orin(root: Path) -> Machine:
         **_frequency("17000000.gpu", 1_300_500_000, 1_300_500_000, 1_300_500_000, "306000000 1300500000"),
         **_zone(0, "tj-thermal", 61_000, 99_000),
     }
-    commands = {"jtop_facts": '{"mode_id":0,"mode_name":"MAXN","emc_hz":3199000000,"emc_most_hz":3199000000}'}
+    commands = {
+        "starsd_edge.device.power": '{"mode_id":0,"mode_name":"MAXN","emc_hz":3199000000,"emc_most_hz":3199000000}'
+    }
     return Machine(host_of(root, files, commands), [CudaDevice("Orin", "sm87", 64_349_204 << 10)])
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from starsd_export.engines.builder import BuildOrder, build_plan, open_library
-from starsd_export.engines.process import run_build
-from starsd_export.engines.worker import Built, Order
+from starsd_export.engines.worker import Built, Order, run_build
 from tests.support.real_bindings import BINDINGS
 
 

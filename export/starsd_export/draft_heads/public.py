@@ -18,9 +18,15 @@ import torch
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.engine import HeadKind, HeadSpec
 from starsd_edge.runtime.torch_features import Fusion
-from starsd_export.draft_heads.public_config import HeadConfig, build_spec, find_kind, flatten_config, read_config
-from starsd_export.draft_heads.public_files import read_files
-from starsd_export.draft_heads.public_taps import StatedTaps, read_taps
+from starsd_export.draft_heads.public_config import (
+    HeadConfig,
+    StatedTaps,
+    build_spec,
+    find_kind,
+    flatten_config,
+    read_config,
+    read_taps,
+)
 from starsd_export.draft_heads.public_tensors import (
     FUSION_BIAS,
     FUSION_NORM,
@@ -29,6 +35,7 @@ from starsd_export.draft_heads.public_tensors import (
     QKV_BIASES,
     canonical_names,
     read_draft_ids,
+    read_files,
     require_tensors,
 )
 

@@ -29,9 +29,8 @@ from starsd_edge.bundles.integrity import require_free_space, sha256_file, stage
 from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
 from starsd_edge.errors import EngineError, StarsdError, UsageError
 from starsd_export.engines.builder import COMPUTE_CAPABILITIES, ENGINES, Library, open_library
-from starsd_export.engines.process import run_build
 from starsd_export.engines.profiles import PROFILES, engine_limits, plan_bytes, profile_shapes, require_memory
-from starsd_export.engines.worker import Built, Order, Progress
+from starsd_export.engines.worker import Built, Order, Progress, run_build
 
 BUILD_REVISION = 2
 """Raised when this program builds another engine from the same graph for the same limits."""

@@ -16,8 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from starsd_edge.heads.torch_head import TorchHead
-from starsd_export.training.batches import load_batch, shuffled
-from starsd_export.training.features import FeatureStore
+from starsd_export.training.features import FeatureStore, load_batch, shuffled
 from starsd_export.training.learning import Lesson, LossWeights, survival
 
 CHECKPOINT_NAME = "checkpoint.safetensors"

@@ -10,10 +10,10 @@ from starsd_edge.bundles.cache import engines_dir, known_cache
 from starsd_edge.bundles.engine_manifest import read_engine_manifest, rebuild_command, require_fit
 from starsd_edge.cli.check.graph import GraphRun
 from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.parity.compare import HALF_BOUND, compare_engine, observed, recorded
 from starsd_edge.parity.files import check_engine, check_fit, find_engines
 from starsd_edge.parity.findings import Check, Part, any_differs, differs, not_checked
 from starsd_edge.parity.golden import greedy_text
-from starsd_edge.parity.graph import HALF_BOUND, compare_engine, observed, recorded
 from starsd_edge.runtime.engine import Engine
 
 PART = "engine"

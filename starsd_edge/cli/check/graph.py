@@ -15,10 +15,10 @@ from starsd_edge.cli.fetching import fetch_progress
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.errors import EngineError, StarsdError, UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND, DraftBundle, DraftManifest, load_draft_bundle
+from starsd_edge.parity.compare import check_bits, check_text, compare_passes, from_checkpoint, own_bound, recorded
 from starsd_edge.parity.files import check_each_file
 from starsd_edge.parity.findings import Check, Part, any_differs, differs, not_checked, ok
 from starsd_edge.parity.golden import Golden
-from starsd_edge.parity.graph import check_bits, check_text, compare_passes, from_checkpoint, own_bound, recorded
 from starsd_edge.parity.passes import Observation, random_ids, run_passes
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_graph
@@ -132,8 +132,7 @@ def _compare_checkpoint(bundle: Bundle, run: GraphRun, named: str | None) -> lis
     path = _fetched(named) if named else held_source(bundle.manifest.source)
     if path is None:
         return [not_checked("passes", "it is not in the cache", "name it: --checkpoint MODEL")]
-    from starsd_export.source_check import open_source
-    from starsd_export.stored_weights import check_weights, keeps_numbers
+    from starsd_export.source_check import check_weights, keeps_numbers, open_source
 
     graph = bundle.manifest.graph
     try:
@@ -183,7 +182,7 @@ def _check_manifest(bundle: DraftBundle) -> Check:
 
 def _compare(bundle: DraftBundle, threads: int | None) -> Iterator[Check]:
     from starsd_edge.heads.loading import CPU, open_head
-    from starsd_edge.parity.heads import compare_heads
+    from starsd_edge.parity.compare import compare_heads
 
     for library in ("onnxruntime", "torch", "safetensors"):
         if importlib.util.find_spec(library) is None:
