@@ -35,6 +35,20 @@ def install_extra(*extras: str) -> str:
     return f"pip install '.[{','.join(extras)}]' in the checkout of starsd-edge"
 
 
+def require_one_of(what: str, option: str, value: object, known: Iterable[object]) -> None:
+    """Check the value of an option that has a few.
+
+    Args:
+        what: what the option chooses.
+
+    Raises:
+        UsageError: it is none of those that are known.
+    """
+    kinds = list(known)
+    if value not in kinds:
+        raise UsageError(f"no such {what}: {option} is {' or '.join(map(str, kinds))}, not {value!r}")
+
+
 def one_line(error: Exception) -> str:
     """What an error of a library says, without line breaks; its kind where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

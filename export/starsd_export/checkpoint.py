@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import tokenizers
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from starsd_edge.bundles.manifest import TextRules
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import StarsdError, UsageError, one_line
 from starsd_edge.text.tokenizer import Tokenizer, named_by_id
 from starsd_export.chat_files import choose_template, ends_of_answers
 from starsd_export.families import Limits, build_config, fix_rope, read_limits, require_family, unstated
@@ -44,8 +45,7 @@ class Checkpoint:
         weight_bytes: size of the weights as float32, before any quantisation.
         tokenizer: contents of a tokenizer.json.
         chat_template: jinja source, or None.
-        special_tokens: what a template finds as `bos_token` and so on.
-        bos_id, eos_ids, add_bos: ids that belong to the model.
+        text: ids and texts that belong to the model, without a name for the template's file.
         notes: one line for each thing about its text that a user would not expect.
         licence: as the checkpoint states it, "unknown" where it does not.
         source_fp: fingerprint of the weights and the architecture.
@@ -58,10 +58,7 @@ class Checkpoint:
     weight_bytes: int
     tokenizer: Mapping[str, Any]
     chat_template: str | None
-    special_tokens: Mapping[str, str]
-    bos_id: int | None
-    eos_ids: list[int]
-    add_bos: bool
+    text: TextRules
     notes: list[str]
     licence: str
     source_fp: str
@@ -103,10 +100,7 @@ def open_checkpoint(path: Path, chat_template: str | None = None, also_end: Sequ
         weight_bytes=source.weight_bytes,
         tokenizer=tokenizer,
         chat_template=template,
-        special_tokens=special_tokens,
-        bos_id=rules.bos_id,
-        eos_ids=ends,
-        add_bos=rules.add_bos,
+        text=msgspec.structs.replace(rules, eos_ids=ends),
         notes=[*notes, *said],
         licence=source.licence,
         source_fp=source.fingerprint(),
@@ -117,9 +111,26 @@ def open_checkpoint(path: Path, chat_template: str | None = None, also_end: Sequ
 def checkpoint_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a checkpoint, its chat template included."""
     backend = tokenizers.Tokenizer.from_str(json.dumps(checkpoint.tokenizer))
-    special_tokens = dict(checkpoint.special_tokens)
-    rules = TextRules(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.add_bos, special_tokens=special_tokens)
-    return Tokenizer.of(backend, rules, checkpoint.chat_template)
+    return Tokenizer.of(backend, checkpoint.text, checkpoint.chat_template)
+
+
+def require_memory(what_takes: str, needed: float, instead: str) -> None:
+    """Check the memory of this machine.
+
+    Args:
+        what_takes: the beginning of the message, like "the export needs".
+        needed: bytes.
+        instead: what to do beside closing other programs.
+
+    Raises:
+        StarsdError: says how much is missing.
+    """
+    free = psutil.virtual_memory().available
+    if free < needed:
+        raise StarsdError(
+            f"{what_takes} about {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: close other "
+            f"programs, or {instead}"
+        )
 
 
 def _require_ids(source: GgufSource | SafetensorsSource, rows: int) -> None:
@@ -200,9 +211,9 @@ def load_model(config: PreTrainedConfig, tensors: Mapping[str, torch.Tensor], pa
             local_files_only=True,
         )
     except Exception as error:  # the classes raise whatever a number leads them to
-        said = " ".join(str(error).split())
         raise UsageError(
-            f"{path} has a configuration that {family.__name__} cannot be made of ({type(error).__name__}: {said})"
+            f"{path} has a configuration that {family.__name__} cannot be made of ({type(error).__name__}: "
+            f"{one_line(error)})"
         ) from None
     require_fit(path, family.__name__, found["missing_keys"], found["mismatched_keys"], found["unexpected_keys"])
     return model.eval()

@@ -18,7 +18,7 @@ import torch
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, one_line
 from starsd_edge.runtime.torch_model import head_width
 from starsd_export.checkpoint_files import ModelNumbers, known_keys, require_types
 
@@ -115,7 +115,7 @@ def build_config(contents: Mapping[str, Any], path: Any) -> PreTrainedConfig:
             # before theirs, an attribute that transformers looks at.
             config.standardize_rope_params()
     except Exception as error:  # transformers' checks raise whatever they like
-        raise UsageError(f"{path} has a configuration that transformers refuses: {_one_line(error)}") from None
+        raise UsageError(f"{path} has a configuration that transformers refuses: {one_line(error)}") from None
     return config
 
 
@@ -235,7 +235,3 @@ def _window_limit(config: PreTrainedConfig, path: Any) -> tuple[int | None, str]
 
 def _stated_in(path: Any) -> Path:
     return path / "config.json" if Path(path).is_dir() else Path(path)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

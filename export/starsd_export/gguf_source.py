@@ -1,6 +1,6 @@
 """A GGUF file as a checkpoint, read by the `gguf` library: one file, or the parts that llama.cpp splits it into.
 
-The first part holds what is said of the model, every part some of its tensors. The library believes every count that
+The first part holds the fields of the model, every part some of its tensors. The library believes every count that
 a file states; here a count ends where the file does, and a header is no longer than a model's.
 """
 
@@ -224,10 +224,11 @@ class GgufSource:
         for tensor in self._tensors:
             if tensor.name == ROPE_FACTORS:
                 continue
-            values, count = _floats(self._path, tensor), heads.get(_part(tensor.name), 0)
+            name, part = transformers_name(tensor.name)
+            values, count = _floats(self._path, tensor), heads.get(part, 0)
             if self.model_type in _INTERLEAVED and count and values.shape[0] == count * config["head_dim"]:
                 values = _halves(values, count)
-            found[transformers_name(tensor.name)] = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+            found[name] = torch.from_numpy(np.require(values, requirements=["C", "W"]))
         return found
 
     def rope_factors(self) -> torch.Tensor | None:
@@ -236,18 +237,13 @@ class GgufSource:
         return None if factors is None else torch.from_numpy(np.array(_floats(self._path, factors)))
 
 
-def transformers_name(name: str) -> str:
-    """transformers' name of a tensor, or the same where it has none."""
+def transformers_name(name: str) -> tuple[str, str]:
+    """transformers' name of a tensor, or the same where it has none; and GGUF's name of its part of a layer, or ""."""
     if found := _IN_LAYER.fullmatch(name):
         layer, part, kind = found.groups()
-        return f"model.layers.{layer}.{_LAYER[part]}.{kind}" if part in _LAYER else name
+        return f"model.layers.{layer}.{_LAYER[part]}.{kind}" if part in _LAYER else name, part
     part, _, kind = name.partition(".")
-    return f"{_WHOLE[part]}.{kind}" if part in _WHOLE else name
-
-
-def _part(name: str) -> str:
-    found = _IN_LAYER.fullmatch(name)
-    return found.group(2) if found else ""
+    return f"{_WHOLE[part]}.{kind}" if part in _WHOLE else name, ""
 
 
 def _floats(path: Path, tensor: Any) -> npt.NDArray[np.float32]:

@@ -91,19 +91,12 @@ def simplify(model: onnx_ir.Model) -> onnx_ir.Model:
     optimizer.fold_constants(model)
     for tidy in (passes.IdentityEliminationPass(), passes.CommonSubexpressionEliminationPass()):
         tidy(model)
-    simplified: onnx_ir.Model = rewrite(model, pattern_rewrite_rules=[pattern.RewriteRule(_times_reciprocal, _divide)])
+    division = pattern.RewriteRule(lambda op, x, s: op.Mul(x, op.Reciprocal(s)), lambda op, x, s: op.Div(x, s))
+    simplified: onnx_ir.Model = rewrite(model, pattern_rewrite_rules=[division])
     passes.RemoveUnusedNodesPass()(simplified)
     # The tracer notes the source line of every node, with this machine's paths.
     passes.ClearMetadataAndDocStringPass()(simplified)
     return simplified
-
-
-def _times_reciprocal(op: Any, x: Any, s: Any) -> Any:
-    return op.Mul(x, op.Reciprocal(s))
-
-
-def _divide(op: Any, x: Any, s: Any) -> Any:
-    return op.Div(x, s)
 
 
 def _arguments(layers: int, kv_heads: int, head_dim: int, kv_dtype: torch.dtype) -> tuple[Any, ...]:

@@ -21,13 +21,10 @@ from onnxscript.values import Opset
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from starsd_edge.runtime.torch_features import FusedStates
 from starsd_edge.runtime.torch_model import OUT_OF_SIGHT, TargetGraph, head_width, run_layers
 from starsd_export.graph import name_dimensions, simplify, to_onnx, trace
-
-HALF_ATTENTION = "starsd_append_half"
 
 
 def trace_half(model: PreTrainedModel, fused: FusedStates | None = None) -> onnx_ir.Model:
@@ -39,15 +36,6 @@ def trace_half(model: PreTrainedModel, fused: FusedStates | None = None) -> onnx
     """
     with halved(model):
         return trace(model, "float16", fused, module=HalfTargetGraph)
-
-
-class HalfTargetGraph(TargetGraph):
-    """`TargetGraph` of a model that `halved` has in hand."""
-
-    def __init__(self, model: PreTrainedModel, fused: FusedStates | None = None) -> None:
-        super().__init__(model, fused)
-        ALL_ATTENTION_FUNCTIONS.register(HALF_ATTENTION, softmax_attention)
-        model.set_attn_implementation(HALF_ATTENTION)
 
 
 @contextmanager
@@ -118,8 +106,13 @@ def softmax_attention(
     return mixed.reshape(1, heads, rows, width).transpose(1, 2), None
 
 
+class HalfTargetGraph(TargetGraph):
+    """`TargetGraph` of a model that `halved` has in hand."""
+
+    attention = ("starsd_append_half", softmax_attention)
+
+
 INPLACE_OPSET = 24
-INPLACE_ATTENTION = "starsd_inplace"
 _TRACED_TOKENS, _TRACED_ROWS = 5, 3  # 2 or more: 0 and 1 would be baked in
 _ONNX = Opset("", INPLACE_OPSET)
 _ROWS_AXIS = 2
@@ -251,17 +244,12 @@ def _inplace_attention(
     return attended.transpose(1, 2), None
 
 
-class InplaceTargetGraph(torch.nn.Module):  # type: ignore[misc]
+class InplaceTargetGraph(TargetGraph):
     """A causal language model of transformers over caches of a fixed size."""
 
-    def __init__(self, model: PreTrainedModel, fused: FusedStates | None = None) -> None:
-        super().__init__()
-        ALL_ATTENTION_FUNCTIONS.register(INPLACE_ATTENTION, _inplace_attention)
-        model.set_attn_implementation(INPLACE_ATTENTION)
-        self.model = model
-        self.fused = fused
+    attention = ("starsd_inplace", _inplace_attention)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import onnx_ir
-import psutil
 from transformers import PreTrainedModel
 
 from starsd_edge import __version__
 from starsd_edge.bundles.bundle import TOKENIZER_NAME, Bundle, load_bundle, write_manifest
 from starsd_edge.bundles.cache import MANIFEST_NAME
 from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
-from starsd_edge.bundles.integrity import hash_files, require_free_space, staged_directory
+from starsd_edge.bundles.integrity import hash_files, require_free_space, require_replaceable, staged_directory
 from starsd_edge.bundles.manifest import (
     GRAPH_REVISION,
     Fingerprints,
@@ -26,15 +25,14 @@ from starsd_edge.bundles.manifest import (
     Manifest,
     ModelShape,
     PerplexityChange,
-    TextRules,
 )
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.errors import UsageError, require_one_of
 from starsd_edge.parity.files import check_manifest
 from starsd_edge.parity.findings import Status
 from starsd_edge.parity.passes import FAR_TOKENS, far_positions, longest_paths, random_ids
 from starsd_edge.runtime.loading import open_graph
 from starsd_edge.runtime.torch_model import head_width
-from starsd_export.checkpoint import Checkpoint, open_checkpoint
+from starsd_export.checkpoint import Checkpoint, checkpoint_tokenizer, open_checkpoint, require_memory
 from starsd_export.draft_heads.fitting import TargetFeatures, features_for, last_hidden
 from starsd_export.graph import OPSET, trace
 from starsd_export.parity import BOUNDS, Stock, check_exactness, check_parity, observe, record
@@ -50,6 +48,7 @@ TEMPLATE_NAME = "chat_template.jinja"
 WEIGHTS = ("fp32", "int8")
 KV_DTYPES = ("float16", "float32")
 STEPS = ("reading the checkpoint", "loading the weights", "tracing the graph", "writing", "parity gate", "hashing")
+_KIND = "kind of bundle"
 _MAX_TREE = 64
 _MAX_CHUNK = 256
 
@@ -82,20 +81,10 @@ class ExportOptions:
     also_end: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_kind("--weights", self.weights, TENSORRT_WEIGHTS if self.tensorrt else WEIGHTS)
-        require_kind("--kv", self.kv_dtype, ("float16",) if self.tensorrt else KV_DTYPES)
+        require_one_of(_KIND, "--weights", self.weights, TENSORRT_WEIGHTS if self.tensorrt else WEIGHTS)
+        require_one_of(_KIND, "--kv", self.kv_dtype, ("float16",) if self.tensorrt else KV_DTYPES)
         if self.tensorrt:
             self.tensorrt.require_int4(self.weights)
-
-
-def require_kind(option: str, value: str, known: Sequence[str]) -> None:
-    """Check what kind of bundle is asked for.
-
-    Raises:
-        UsageError: there is none of that kind.
-    """
-    if value not in known:
-        raise UsageError(f"no such kind of bundle: {option} is {' or '.join(known)}, not {value!r}")
 
 
 def export_bundle(
@@ -118,10 +107,11 @@ def export_bundle(
     """
     options = options or ExportOptions()
     destination = destination.resolve()
-    require_replaceable(destination)
+    require_replaceable(destination, MANIFEST_NAME, "bundle")
     progress(STEPS[0])
     checkpoint = open_checkpoint(source, options.chat_template, options.also_end)
-    features = _features(checkpoint, options)
+    wanted, config = options.features_for, checkpoint.config
+    features = last_hidden(config) if wanted is None else features_for(wanted, config)
     require_room(destination, checkpoint.weight_bytes, options.weights)
     with staged_directory(destination) as staging:
         progress(STEPS[1])
@@ -150,7 +140,8 @@ def export_bundle(
         else:  # what ONNX Runtime's bits do on this machine says nothing of a GPU's
             parity = check_parity(observations, Stock(run), PARITY_BOUND)
         record(staging, manifest, engine, observations, original)
-        ranges = activation_ranges(model, _prompts(checkpoint), features.fused)
+        prompts = sample_prompts(checkpoint.tokenizer, checkpoint.text.bos_id, config.vocab_size)
+        ranges = activation_ranges(model, prompts, features.fused)
         if options.tensorrt is None and options.weights == "int8":
             perplexity = engine_perplexity(checkpoint, model, engine)
         progress(STEPS[5])
@@ -158,14 +149,6 @@ def export_bundle(
         findings = {"parity": parity, "fp16_range": ranges, "perplexity": perplexity, "notes": notes}
         write_manifest(staging, msgspec.structs.replace(manifest, **findings, files=hash_files(staging)))
     return load_bundle(destination, check_files=False)
-
-
-def require_replaceable(destination: Path) -> None:
-    """Only a bundle may give way to a new one: nobody who names a directory means its other files to go."""
-    if not destination.is_dir() or (destination / MANIFEST_NAME).is_file():
-        return
-    if any(destination.iterdir()):
-        raise UsageError(f"{destination} holds files and no bundle: name a new directory, or empty this one first")
 
 
 def _require_sound(manifest: Manifest, source: Path) -> None:
@@ -197,7 +180,7 @@ def describe(
             head_dim=head_width(config),
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
-            tokenizer_size=_tokenizer_size(checkpoint),
+            tokenizer_size=checkpoint_tokenizer(checkpoint).size,
             max_context=max_context,
         ),
         fingerprints=Fingerprints(tokenizer_fingerprint(checkpoint.tokenizer), checkpoint.source_fp, feature_fp),
@@ -218,22 +201,12 @@ def describe(
             features_for=features.head,
             tensorrt=tensorrt.describe(options.weights, max_context, _MAX_TREE) if tensorrt else None,
         ),
-        text=TextRules(
-            bos_id=checkpoint.bos_id,
-            eos_ids=checkpoint.eos_ids,
-            add_bos=checkpoint.add_bos,
-            chat_template=TEMPLATE_NAME if checkpoint.chat_template else None,
-            special_tokens=dict(checkpoint.special_tokens),
+        text=msgspec.structs.replace(
+            checkpoint.text, chat_template=TEMPLATE_NAME if checkpoint.chat_template else None
         ),
         parity={},
         files={},
     )
-
-
-def _features(checkpoint: Checkpoint, options: ExportOptions) -> TargetFeatures:
-    if options.features_for is None:
-        return last_hidden(checkpoint.config)
-    return features_for(options.features_for, checkpoint.config)
 
 
 def _store(
@@ -263,21 +236,10 @@ def _graph(
     return tensorrt_graph(model, options.weights, options.tensorrt, capacity, features.fused, stored)
 
 
-def _prompts(checkpoint: Checkpoint) -> list[list[int]]:
-    return sample_prompts(checkpoint.tokenizer, checkpoint.bos_id, checkpoint.config.vocab_size)
-
-
 def _write_text(staging: Path, checkpoint: Checkpoint) -> None:
     (staging / TOKENIZER_NAME).write_text(json.dumps(checkpoint.tokenizer, ensure_ascii=False), encoding="utf-8")
     if checkpoint.chat_template:
         (staging / TEMPLATE_NAME).write_text(checkpoint.chat_template, encoding="utf-8")
-
-
-def _tokenizer_size(checkpoint: Checkpoint) -> int:
-    vocab = checkpoint.tokenizer["model"]["vocab"]
-    ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
-    ids += [token["id"] for token in checkpoint.tokenizer.get("added_tokens", ())]
-    return 1 + max(ids)
 
 
 def versions() -> str:
@@ -311,9 +273,4 @@ def require_room(destination: Path, weight_bytes: int, weights: str) -> None:
     stored = int(weight_bytes * _STORED_SHARE[weights])
     require_free_space(destination, stored + _GRAPH_AND_TOKENIZER, "the bundle")
     needed = _PEAK_PER_WEIGHT_BYTE * weight_bytes + _LIBRARIES
-    free = psutil.virtual_memory().available
-    if free < needed:
-        raise StarsdError(
-            f"the export needs about {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
-            "close other programs, or export on a larger machine and copy the bundle"
-        )
+    require_memory("the export needs", needed, "export on a larger machine and copy the bundle")

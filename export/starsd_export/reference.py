@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -103,13 +103,10 @@ def run_stock(
 def _layer_outputs(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
     """What the embedding gives, then each layer: entry j is what goes into layer j."""
     states: list[torch.Tensor] = []
-    modules = [model.get_input_embeddings(), *model.base_model.layers]
-    handles = [module.register_forward_hook(lambda _, __, output: states.append(output)) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in (model.get_input_embeddings(), *model.base_model.layers):
+            hooks.enter_context(module.register_forward_hook(lambda _, __, output: states.append(output)))
         yield states
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 LARGEST_FLOAT16 = 65504.0
@@ -185,27 +182,23 @@ def _feature_note(largest: float | None) -> str:
     reached = "values that are not finite" if largest is None else f"{largest:.0f}"
     return (
         f"fused features reach {reached} over the sample prompts, and what is beyond {LARGEST_FLOAT16:.0f} travels as "
-        "that: the head will guess worse there"
+        "that: the head will draft worse there"
     )
 
 
 @contextmanager
 def _watched(model: PreTrainedModel, largest: dict[str, float]) -> Iterator[None]:
-    handles = []
-    for name, module in model.named_modules():
-        if not _IN_LAYER.search(name) and not list(module.parameters(recurse=False)):
-            continue  # containers, and the tables of RoPE, which engines keep in float32
-        record = partial(_record, largest, _place(name))
-        # Whole layers give the residual stream; what projections take is formed between modules.
-        if _IS_LAYER.search(name) or not any(module.children()):
-            handles.append(module.register_forward_hook(lambda _, __, output, record=record: record(output)))
-        if isinstance(module, torch.nn.Linear):
-            handles.append(module.register_forward_pre_hook(lambda _, inputs, record=record: record(inputs)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if not _IN_LAYER.search(name) and not list(module.parameters(recurse=False)):
+                continue  # containers, and the tables of RoPE, which engines keep in float32
+            record = partial(_record, largest, _place(name))
+            # Whole layers give the residual stream; what projections take is formed between modules.
+            if _IS_LAYER.search(name) or not any(module.children()):
+                hooks.enter_context(module.register_forward_hook(lambda _, __, output, record=record: record(output)))
+            if isinstance(module, torch.nn.Linear):
+                hooks.enter_context(module.register_forward_pre_hook(lambda _, inputs, record=record: record(inputs)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _record(largest: dict[str, float], place: str, values: Any) -> None:

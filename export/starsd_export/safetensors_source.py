@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import tokenizers
+import torch
 from safetensors import SafetensorError, safe_open
 
 from starsd_edge.bundles.cache import MANIFEST_NAME
@@ -29,6 +30,10 @@ _RUNTIME_KEYS = ("_name_or_path", "dtype", "torch_dtype", "transformers_version"
 class SafetensorsSource:
     """What the exporter asks of a checkpoint directory.
 
+    Attributes:
+        model_type: transformers' name of the architecture.
+        licence: "unknown": model cards state it in prose, the directory itself does not.
+
     Raises:
         UsageError: files are missing or damaged.
     """
@@ -40,13 +45,10 @@ class SafetensorsSource:
         if not (path / "config.json").exists():
             raise UsageError(f"{path} is no checkpoint: it has no config.json; {_instead(path)}")
         self._config = read_json(path / "config.json")
+        self.model_type = str(self._config.get("model_type", "unknown"))
+        self.licence = "unknown"
         self._index = _read_index(path)
         self._files = _weight_files(path, self._index)
-
-    @property
-    def model_type(self) -> str:
-        """transformers' name of the architecture."""
-        return str(self._config.get("model_type", "unknown"))
 
     def config(self) -> dict[str, Any]:
         """Contents of config.json."""
@@ -89,11 +91,6 @@ class SafetensorsSource:
         does by itself decides.
         """
         return self.bos_id is not None and _first_id(self.tokenizer()) == self.bos_id
-
-    @property
-    def licence(self) -> str:
-        """Model cards state it in prose; the directory itself does not."""
-        return "unknown"
 
     def tokenizer(self) -> dict[str, Any]:
         """Contents of tokenizer.json."""
@@ -148,7 +145,7 @@ class SafetensorsSource:
         for name, stored in self._stored():
             tensor = stored.contiguous()
             elements += tensor.numel()
-            raw = tensor.reshape(-1).view(dtype=_byte_dtype()).numpy().tobytes()
+            raw = tensor.reshape(-1).view(dtype=torch.uint8).numpy().tobytes()
             label = f"{tensor.dtype} {list(tensor.shape)} ".encode()
             hashes[name] = hashlib.sha256(label + raw).hexdigest()
         return elements, hashes
@@ -205,12 +202,6 @@ def _opened(file: Path) -> Iterator[Any]:
             yield tensors
     except SafetensorError as error:
         raise UsageError(f"{file} is no whole safetensors file ({error}): fetch it again") from None
-
-
-def _byte_dtype() -> Any:
-    import torch
-
-    return torch.uint8
 
 
 def _instead(directory: Path) -> str:

@@ -1,11 +1,11 @@
-"""The checkpoint that a bundle was made from, as a yardstick for its graph: what the model says in the place of any
+"""The checkpoint that a bundle was made from, as a yardstick for its graph: what the model gives in the place of any
 pass, and whether the graph holds each of its numbers, which no comparison of passes can see.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir
-import psutil
 import torch
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import Graph, Manifest
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.errors import UsageError
 from starsd_edge.parity.findings import Check, differs, ok
 from starsd_edge.parity.passes import Observation, Values
-from starsd_export.checkpoint import open_checkpoint
+from starsd_export.checkpoint import open_checkpoint, require_memory
 from starsd_export.parity import Stock
 from starsd_export.reference import run_stock
 
@@ -34,8 +33,8 @@ class Source:
     """The model that a bundle was made from, loaded.
 
     Attributes:
-        stock: what it says in the place of any pass of the bundle's graph. Features that a head has fused are left out:
-            the head is not in the checkpoint.
+        stock: what it gives in the place of any pass of the bundle's graph. Features that a head has fused are left
+            out: the head is not in the checkpoint.
     """
 
     model: PreTrainedModel
@@ -59,12 +58,8 @@ def open_source(path: Path, manifest: Manifest) -> Source:
             f"{path} is not the checkpoint that {manifest.name} was made from ({manifest.source}; the fingerprints "
             "differ): give that one"
         )
-    needed, free = _PEAK_PER_WEIGHT_BYTE * checkpoint.weight_bytes, psutil.virtual_memory().available
-    if free < needed:
-        raise StarsdError(
-            f"the checkpoint takes about {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: close other "
-            "programs, or check on a larger machine"
-        )
+    needed = _PEAK_PER_WEIGHT_BYTE * checkpoint.weight_bytes
+    require_memory("the checkpoint takes", needed, "check on a larger machine")
     model = checkpoint.load()
     stock = Stock(partial(run_stock, model, kv_dtype=manifest.graph.kv_dtype))
     if manifest.graph.feature_kind == "fused_states":
@@ -91,15 +86,15 @@ def check_weights(model: PreTrainedModel, file: Path, weights: str, remedy: str)
         weights: "fp32" or "fp16".
     """
     name = "weights"
-    tensors = [value.const_value for value in onnx_ir.load(file).graph.initializers.values()]
+    tensors = (value.const_value for value in onnx_ir.load(file).graph.initializers.values())
     stored = [_array(tensor) for tensor in tensors if tensor is not None]
     digests = {_digest(array) for array in stored}
-    count = 0
-    for parameter, wanted in _parameters(model, weights):
-        count += 1
+    parameters = dict(model.named_parameters())  # each once, however many modules share it
+    for parameter, tensor in parameters.items():
+        wanted = tensor.detach().to(torch.float32).numpy().astype(_DTYPES[weights])
         if not {_digest(wanted), _digest(wanted.T)} & digests:
             return differs(name, _describe(parameter, wanted, stored), remedy)
-    return ok(name, f"all numbers of {count} tensors are those of the checkpoint")
+    return ok(name, f"all numbers of {len(parameters)} tensors are those of the checkpoint")
 
 
 def _array(tensor: onnx_ir.TensorProtocol) -> Array:
@@ -112,12 +107,6 @@ def _array(tensor: onnx_ir.TensorProtocol) -> Array:
     count = int(np.prod(shape, dtype=np.int64))
     found = np.fromfile(tensor.path, tensor.dtype.numpy(), count, offset=tensor.offset or 0)
     return found.reshape(shape)
-
-
-def _parameters(model: PreTrainedModel, weights: str) -> Iterator[tuple[str, Array]]:
-    """Each once, however many modules share it."""
-    for name, parameter in model.named_parameters():
-        yield name, parameter.detach().to(torch.float32).numpy().astype(_DTYPES[weights])
 
 
 def _digest(array: Array) -> bytes:

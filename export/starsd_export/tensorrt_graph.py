@@ -7,7 +7,7 @@ and for the graphs that ask for a newer TensorRT what that adds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnxscript import version_converter
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.manifest import TensorrtGraph
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.errors import StarsdError, UsageError, require_one_of
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
 from starsd_edge.runtime.torch_features import FusedStates
 from starsd_export.families import SHORTEST_CONTEXT
@@ -103,23 +103,13 @@ def _span(opsets: range) -> str:
 
 
 def _foreign_nodes(model: onnx_ir.Model, allowed: OperatorSet) -> Iterator[str]:
-    for graph in (model.graph, *model.functions.values()):
-        for node in _walk(graph):
+    graphs: list[onnx_ir.Graph | onnx_ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in onnx_ir.traversal.RecursiveGraphIterator(graph):
             if node.domain not in _OWN_DOMAINS:
                 yield f"operator {node.domain}.{node.op_type}"
             elif node.op_type not in allowed.operators:
                 yield f"operator {node.op_type}"
-
-
-def _walk(graph: Iterable[onnx_ir.Node]) -> Iterator[onnx_ir.Node]:
-    for node in graph:
-        yield node
-        for attribute in node.attributes.values():
-            if attribute.type == onnx_ir.AttributeType.GRAPH:
-                yield from _walk(attribute.as_graph())
-            elif attribute.type == onnx_ir.AttributeType.GRAPHS:
-                for branch in attribute.as_graphs():
-                    yield from _walk(branch)
 
 
 def _unused_inputs(model: onnx_ir.Model) -> Iterator[str]:
@@ -180,22 +170,14 @@ class TensorrtOptions:
         return cls(head="int8", embedding="int8", wide=_WIDE, calibration="own-text")
 
     def __post_init__(self) -> None:
-        if self.kv_strategy not in KV_STRATEGIES:
-            kinds = " or ".join(KV_STRATEGIES)
-            raise UsageError(f"no such KV strategy: --kv-strategy is {kinds}, not {self.kv_strategy!r}")
-        if self.block not in BLOCK_SIZES:
-            raise UsageError(f"no such blocks: --block is {' or '.join(map(str, BLOCK_SIZES))}, not {self.block}")
-        if self.head not in HEADS:
-            raise UsageError(f"no such output head: --head-weights is {' or '.join(HEADS)}, not {self.head!r}")
-        if self.embedding not in EMBEDDINGS:
-            kinds = " or ".join(EMBEDDINGS)
-            raise UsageError(f"no such embedding: --embedding-weights is {kinds}, not {self.embedding!r}")
+        require_one_of("KV strategy", "--kv-strategy", self.kv_strategy, KV_STRATEGIES)
+        require_one_of("blocks", "--block", self.block, BLOCK_SIZES)
+        require_one_of("output head", "--head-weights", self.head, HEADS)
+        require_one_of("embedding", "--embedding-weights", self.embedding, EMBEDDINGS)
         if unknown := [part for part in self.wide if part not in PARTS]:
             kinds = ",".join(PARTS)
             raise UsageError(f"no such part of a layer: --keep-int8 is none, or some of {kinds}, not {unknown[0]!r}")
-        if self.calibration not in CALIBRATIONS:
-            kinds = " or ".join(CALIBRATIONS)
-            raise UsageError(f"no such calibration: --calibration is {kinds}, not {self.calibration!r}")
+        require_one_of("calibration", "--calibration", self.calibration, CALIBRATIONS)
 
     def blocks(self, weights: str) -> Blocks | None:
         """How the layers and the head are stored; None where all is float16."""

@@ -64,10 +64,10 @@ def why_make(path: Path) -> str:
     return ""
 
 
-def write_manifest(directory: Path, manifest: msgspec.Struct) -> None:
-    """Write manifest.json into a directory that holds every other file of the bundle."""
+def write_manifest(directory: Path, manifest: msgspec.Struct, name: str = MANIFEST_NAME) -> None:
+    """Write a manifest into a directory that holds every other file of the bundle, engine or head."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    (directory / MANIFEST_NAME).write_bytes(text + b"\n")
+    (directory / name).write_bytes(text + b"\n")
 
 
 def bundle_kind(path: Path) -> str:

@@ -229,7 +229,7 @@ def fetch(entry: CatalogueEntry, progress: Progress | None = None) -> Path:
     """The entry's file in the cache, fetched first unless it is there and whole; safe in two processes at once."""
     with _one_at_a_time(entry):
         if not _is_whole(entry):
-            _fetch_into_cache(entry, progress or _ignore)
+            _fetch_into_cache(entry, progress or (lambda done, total: None))
     return entry.path
 
 
@@ -292,10 +292,6 @@ def _one_at_a_time(entry: CatalogueEntry) -> Iterator[None]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _ignore(done: int, total: int) -> None:
-    """Progress for those who do not watch."""
 
 
 _BUNDLES_OF_A_MODEL = {"fp32": "--weights fp32", "int8": "--weights int8", "eagle-int8": "--draft-head shipped"}

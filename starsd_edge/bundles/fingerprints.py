@@ -27,7 +27,7 @@ def tokenizer_fingerprint(tokenizer: Mapping[str, Any]) -> str:
             "kind": model.get("type", "BPE"),
             "pieces": sorted((pieces | added).items()),
             "scores": _scores(model),
-            "merges": [_merge(merge) for merge in model.get("merges", ())],
+            "merges": [each.split(" ", 1) if isinstance(each, str) else list(each) for each in model.get("merges", ())],
             "special": sorted(token["id"] for token in tokenizer.get("added_tokens", ()) if token.get("special")),
             "byte_fallback": bool(model.get("byte_fallback")),
             "normalizer": tokenizer.get("normalizer"),
@@ -66,10 +66,6 @@ def _vocabulary(model: Mapping[str, Any]) -> list[tuple[str, int]]:
 def _scores(model: Mapping[str, Any]) -> list[float]:
     vocab = model["vocab"]
     return [] if isinstance(vocab, Mapping) else [float(entry[1]) for entry in vocab]
-
-
-def _merge(merge: str | Sequence[str]) -> list[str]:
-    return merge.split(" ", 1) if isinstance(merge, str) else list(merge)
 
 
 def _splitting(pre_tokenizer: Mapping[str, Any] | None) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from starsd_edge.bundles.cache import models_dir
-from starsd_edge.bundles.integrity import require_free_space
+from starsd_edge.bundles.integrity import require_free_space, write_whole
 from starsd_edge.errors import StarsdError, UsageError
 
 PREFIX = "hf:"
@@ -153,9 +152,7 @@ def _write_pin(name: HubName, place: Path, sizes: Mapping[str, int]) -> None:
     pin = {"place": str(place.relative_to(_hub_dir().resolve())), "sizes": dict(sizes)}
     file = _pin_file(name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    staging = file.with_name(f".{secrets.token_hex(6)}")
-    staging.write_text(json.dumps(pin), encoding="utf-8")
-    staging.replace(file)
+    write_whole(file, json.dumps(pin).encode())
 
 
 @contextmanager

@@ -61,6 +61,20 @@ def require_free_space(directory: Path, needed: int, purpose: str) -> None:
         )
 
 
+def require_replaceable(directory: Path, marker: str, what: str) -> None:
+    """Check that a directory may give way to a new one: nobody who names one means its other files to go.
+
+    Args:
+        marker: name of the file that makes a directory one of these.
+        what: what such a directory is.
+
+    Raises:
+        UsageError: it holds something else.
+    """
+    if directory.is_dir() and not (directory / marker).is_file() and any(directory.iterdir()):
+        raise UsageError(f"{directory} holds files and no {what}: name a new directory, or empty this one first")
+
+
 @contextmanager
 def staged_directory(target: Path) -> Iterator[Path]:
     """A directory to build in, that becomes `target` when the block ends without an error, and disappears otherwise.

@@ -9,6 +9,7 @@ import sys
 import msgspec
 
 from starsd_edge.device.host import Runner
+from starsd_edge.errors import one_line
 
 _LONGEST_ERROR = 200
 
@@ -54,7 +55,7 @@ def tried(name: str) -> ProbedModule:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        return ProbedModule(error=" ".join(str(error).split())[:_LONGEST_ERROR] or type(error).__name__)
+        return ProbedModule(error=one_line(error)[:_LONGEST_ERROR])
     paths = [str(path) for path in getattr(module, "__path__", ())]
     is_empty = getattr(module, "__file__", None) is None and not hasattr(module, "__version__")
     return ProbedModule(str(getattr(module, "__version__", "")), is_empty, paths)

@@ -8,7 +8,7 @@ from typing import Any
 
 from starsd_edge.device.board import full_tensorrt_version
 from starsd_edge.device.host import Host
-from starsd_edge.errors import UsageError, install_extra
+from starsd_edge.errors import UsageError, install_extra, one_line
 
 ENGINES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Names of `--engine`, and the Python module of each."""
@@ -49,7 +49,7 @@ def import_library(
         module = load(name)
     except (ImportError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == name
-        why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
+        why = "is not installed" if missing else f"cannot be loaded ({one_line(error)[:200]})"
         raise UsageError(f"{wish} needs the Python module {name}, which {why}: {_HOW_TO_GET[name]}") from None
     if not hasattr(module, part):
         # An empty directory of that name is a module too, and packages of type stubs leave one.

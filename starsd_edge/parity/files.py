@@ -1,4 +1,4 @@
-"""What can be said of a bundle without running it: its manifest, its files, its tokenizer."""
+"""What can be checked of a bundle without running it: its manifest, its files, its tokenizer."""
 
 from __future__ import annotations
 

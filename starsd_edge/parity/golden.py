@@ -1,4 +1,4 @@
-"""What a bundle's graph said when it left the exporter, kept in the bundle: a yardstick where there is no checkpoint.
+"""What a bundle's graph gave when it left the exporter, kept in the bundle: a yardstick where there is no checkpoint.
 
 golden.npz    "facts": a `GoldenFacts` as JSON; for pass i "i.logits", "i.features", "i.keys", "i.values": numbers of
               what it gave, taken at fixed places all over each tensor
@@ -31,9 +31,8 @@ places by several times the mean.
 """
 
 
-@dataclass(frozen=True)
-class GreedyText:
-    """What was said to a prompt.
+class GreedyText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model says to a prompt.
 
     Attributes:
         prompt: its tokens.
@@ -42,9 +41,9 @@ class GreedyText:
         spread: root mean square of all logits.
     """
 
-    prompt: Sequence[int]
-    ids: Sequence[int]
-    gaps: Sequence[float]
+    prompt: list[int]
+    ids: list[int]
+    gaps: list[float]
     spread: float
 
 
@@ -105,15 +104,6 @@ class GoldenPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far it was from the checkpoint, whose weights may be finer; relative, the largest of all tensors."""
 
 
-class GoldenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """See `GreedyText`."""
-
-    prompt: list[int]
-    ids: list[int]
-    gaps: list[float]
-    spread: float
-
-
 class GoldenFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is not an array."""
 
@@ -124,7 +114,7 @@ class GoldenFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompts: list[str]
     prompt_ids: list[list[int]]
     """What the tokenizer made of them."""
-    text: GoldenText
+    text: GreedyText
 
 
 @dataclass(frozen=True)
@@ -138,21 +128,12 @@ class Golden:
     facts: GoldenFacts
     values: Sequence[Values]
 
-    @property
-    def text(self) -> GreedyText:
-        """The recorded greedy text."""
-        text = self.facts.text
-        return GreedyText(text.prompt, text.ids, text.gaps, text.spread)
-
-    def expected(self, observation: Observation) -> Values | None:
-        """What was recorded of a pass; None where it was not run then."""
-        found = (index for index, each in enumerate(self.facts.passes) if _key(each) == _key(observation))
-        index = next(found, None)
-        return None if index is None else self.values[index]
-
-    def from_checkpoint(self, observation: Observation) -> float | None:
-        """How far a pass was from the checkpoint at export."""
-        return next((each.from_checkpoint for each in self.facts.passes if _key(each) == _key(observation)), None)
+    def find(self, observation: Observation) -> tuple[Values, float] | None:
+        """What was recorded of a pass, and how far that was from the checkpoint; None where it was not run then."""
+        for values, each in zip(self.values, self.facts.passes, strict=True):
+            if (each.case, each.longest) == (observation.case, observation.longest):
+                return values, each.from_checkpoint
+        return None
 
 
 def sampled(values: Values) -> Values:
@@ -186,7 +167,7 @@ def write_golden(
         passes=[GoldenPass(each.case, each.longest, far) for each, far in passes],
         prompts=list(prompts),
         prompt_ids=[list(each) for each in prompts.values()],
-        text=GoldenText(list(text.prompt), list(text.ids), list(text.gaps), text.spread),
+        text=text,
     )
     arrays: dict[str, npt.NDArray[Any]] = {_FACTS: np.frombuffer(msgspec.json.encode(facts), np.uint8)}
     for index, (each, _) in enumerate(passes):
@@ -259,7 +240,3 @@ def _sample(array: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:
     if flat.size <= places:
         return flat
     return np.asarray(flat[np.arange(places, dtype=np.int64) * _STRIDE % flat.size])
-
-
-def _key(each: Observation | GoldenPass) -> tuple[str, int]:
-    return each.case, each.longest

@@ -7,7 +7,7 @@ cache and from its own pass. The exporter traces this module to ONNX and the tor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -143,10 +143,13 @@ class TargetGraph(torch.nn.Module):  # type: ignore[misc]
         fused: what makes its features; None gives the hidden state after the final norm.
     """
 
+    attention: tuple[str, Callable[..., Any]] = (ATTENTION_NAME, grouped_attention)
+    """The attention function that the model calls, and its name."""
+
     def __init__(self, model: PreTrainedModel, fused: FusedStates | None = None) -> None:
         super().__init__()
-        ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, grouped_attention)
-        model.set_attn_implementation(ATTENTION_NAME)
+        ALL_ATTENTION_FUNCTIONS.register(*self.attention)
+        model.set_attn_implementation(self.attention[0])
         self.model = model
         self.fused = fused
 

@@ -17,7 +17,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from starsd_edge.errors import BundleError, UsageError
+from starsd_edge.errors import BundleError, UsageError, one_line
 
 MAX_RENDERED_CHARACTERS = 4 * 2**20
 """Longer than the text of any context a bundle can have, short enough to hold in memory for every request."""
@@ -79,8 +79,7 @@ class ChatTemplate:
                     break
                 parts.append(part)
         except Exception as error:  # whatever a template's own code can raise
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UsageError(f"the model's chat template refuses these messages: {reason}") from error
+            raise UsageError(f"the model's chat template refuses these messages: {one_line(error)}") from error
         if left < 0:
             raise UsageError(f"the chat is longer than {MAX_RENDERED_CHARACTERS} characters: shorten its messages")
         return "".join(parts)

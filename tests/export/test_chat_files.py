@@ -138,7 +138,7 @@ def test_a_gguf_renders_as_in_transformers_and_ends_at_both_of_its_ends(
     expected = stock.apply_chat_template(HELLO, tokenize=False, add_generation_prompt=True, chat_template=SHOW)
     assert rendered(checkpoint) == expected
     assert "[eos=<|im_end|>]" in expected
-    assert checkpoint.eos_ids == [1, 3]
+    assert checkpoint.text.eos_ids == [1, 3]
     assert checkpoint.notes == ["its chat template default is used and not tool_use: --chat-template takes another"]
 
 
@@ -220,7 +220,7 @@ def test_the_end_of_a_turn_ends_answers_or_a_note_says_that_it_does_not(
     write(directory, settings(chat_template=template, eos_token=eos))
     write(directory, {"generation_config.json": {"bos_token_id": 0, "eos_token_id": listed}})
     checkpoint = open_checkpoint(directory)
-    assert checkpoint.eos_ids == [think if token == 4 else token for token in ends]
+    assert checkpoint.text.eos_ids == [think if token == 4 else token for token in ends]
     assert len(checkpoint.notes) == (note is not None)
     assert (note or "") in "".join(checkpoint.notes)
 
@@ -228,7 +228,7 @@ def test_the_end_of_a_turn_ends_answers_or_a_note_says_that_it_does_not(
 def test_a_user_can_name_more_ends(directory: Path) -> None:
     write(directory, settings(chat_template=CHATML))
     checkpoint = open_checkpoint(directory, also_end=("<|im_end|>", "<|im_start|>"))
-    assert checkpoint.eos_ids == [1, START, END]
+    assert checkpoint.text.eos_ids == [1, START, END]
     assert checkpoint.notes == []
     with pytest.raises(UsageError, match=re.escape("'<|nothing|>' is no token of this model")):
         open_checkpoint(directory, also_end=("<|nothing|>",))

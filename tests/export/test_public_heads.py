@@ -220,10 +220,10 @@ def test_an_eagle_1_head_with_a_norm_before_attention_is_refused(tmp_path: Path)
 @pytest.mark.parametrize(
     ("key", "values", "said"),
     [
-        ("d2t", torch.tensor([*KEPT[:-1], VOCAB]) - torch.arange(GUESSES), "maps guesses to no ids"),
-        ("d2t", torch.tensor([*KEPT[:-1], -1]) - torch.arange(GUESSES), "maps guesses to no ids"),
+        ("d2t", torch.tensor([*KEPT[:-1], VOCAB]) - torch.arange(GUESSES), "maps draft ids to no ids"),
+        ("d2t", torch.tensor([*KEPT[:-1], -1]) - torch.arange(GUESSES), "maps draft ids to no ids"),
         ("d2t", torch.tensor([*KEPT[:-1], 2]) - torch.arange(GUESSES), "or several to one"),
-        ("d2t", torch.tensor(KEPT[::-1]), "maps guesses to no ids"),
+        ("d2t", torch.tensor(KEPT[::-1]), "maps draft ids to no ids"),
         ("d2t", torch.zeros(GUESSES), "d2t as torch.float32 and not as whole numbers"),
         ("d2t", torch.zeros(GUESSES, dtype=torch.int64), "d2t and a t2d that keep different ids"),
         ("t2d", torch.ones(VOCAB, dtype=torch.bool), "d2t and a t2d that keep different ids"),
@@ -242,7 +242,7 @@ def test_a_head_of_all_ids_may_say_so_with_offsets_of_zero(tmp_path: Path) -> No
     altered(head, lambda tensors: tensors.update(d2t=torch.zeros(VOCAB, dtype=torch.int64)))
     assert read_public_head(head).draft_ids.tolist() == list(range(VOCAB))
     altered(head, lambda tensors: tensors.update(d2t=torch.arange(VOCAB - 1, -VOCAB, -2)))
-    assert "moves ids although the head guesses all of them" in refusal(head)
+    assert "moves ids although the head drafts all of them" in refusal(head)
 
 
 def test_both_spellings_of_the_layer_give_one_head(tmp_path: Path) -> None:

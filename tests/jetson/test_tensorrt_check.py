@@ -34,7 +34,7 @@ BOARDS = {
 def held_to(opened: OnFake, bundle: Bundle, yardstick: Yardstick) -> list[Check]:
     model = bundle.manifest.model
     golden = read_golden(bundle.path, model.vocab_size)
-    return list(compare_engine(opened.engine, golden.facts.ids, yardstick, golden.text, model.tokenizer_size))
+    return list(compare_engine(opened.engine, golden.facts.ids, yardstick, golden.facts.text, model.tokenizer_size))
 
 
 @pytest.mark.parametrize("place", BOARDS)

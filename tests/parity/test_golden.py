@@ -41,21 +41,23 @@ def test_what_is_kept_is_found_by_kind_and_length_and_is_little(tmp_path: Path) 
     file = written(tmp_path, first, second)
     assert file.stat().st_size < 16_000
     found = read_golden(tmp_path, VOCAB)
-    assert (found.facts.prompts, found.facts.prompt_ids, found.text) == (["a text"], [[7, 8]], TEXT)
+    assert (found.facts.prompts, found.facts.prompt_ids, found.facts.text) == (["a text"], [[7, 8]], TEXT)
     for each in (first, second):
-        kept = found.expected(each)
-        assert kept is not None
+        known = found.find(each)
+        assert known is not None
+        kept, from_checkpoint = known
         assert largest(differences(sampled(each.values), kept, 0.1)) == 0
-        assert found.from_checkpoint(each) == 0.125
-    assert found.expected(observation("prefill", 23)) is None
+        assert from_checkpoint == 0.125
+    assert found.find(observation("prefill", 23)) is None
 
 
 def test_a_change_anywhere_in_a_layer_is_seen_in_what_is_kept(tmp_path: Path) -> None:
     written(tmp_path, observation())
     changed = observation()
     changed.values.keys[2][5:, :, :] *= 1.2  # type: ignore[index]
-    expected = read_golden(tmp_path, VOCAB).expected(changed)
-    assert expected is not None
+    known = read_golden(tmp_path, VOCAB).find(changed)
+    assert known is not None
+    expected = known[0]
     seen = {each.name: each.relative for each in differences(sampled(changed.values), expected, 0.01)}
     assert seen.pop("layer 2 keys") == pytest.approx(0.2, rel=0.3)
     assert set(seen.values()) == {0.0}

@@ -12,7 +12,9 @@ from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from starsd_edge.bundles.bundle import write_manifest
-from starsd_edge.bundles.integrity import hash_files, staged_directory
+from starsd_edge.bundles.cache import MANIFEST_NAME
+from starsd_edge.bundles.integrity import hash_files, require_replaceable, staged_directory
+from starsd_edge.errors import require_one_of
 from starsd_edge.heads.draft_bundle import (
     DRAFT_IDS_NAME,
     DRAFT_KIND,
@@ -33,7 +35,7 @@ from starsd_export.draft_heads.fitting import FittingHead, find_head
 from starsd_export.draft_heads.public_tensors import write_public_head
 from starsd_export.draft_heads.trained import TrainedHead
 from starsd_export.graph import simplify, to_onnx
-from starsd_export.pipeline import WEIGHTS, require_kind, require_replaceable, versions
+from starsd_export.pipeline import WEIGHTS, versions
 from starsd_export.quantised_graph import quantise_by_row
 
 DRAFT_STEPS = ("reading the head", "loading the target's weights", "tracing the head", "writing")
@@ -58,9 +60,9 @@ def export_draft_bundle(
     Raises:
         UsageError: the head is for another target, or a file cannot be used.
     """
-    require_kind("--weights", weights, WEIGHTS)
+    require_one_of("kind of bundle", "--weights", weights, WEIGHTS)
     destination = destination.resolve()
-    require_replaceable(destination)
+    require_replaceable(destination, MANIFEST_NAME, "bundle")
     progress(DRAFT_STEPS[0])
     checkpoint = open_checkpoint(source)
     found = find_head(head, checkpoint)
@@ -82,7 +84,7 @@ def write_public(checkpoint: Checkpoint, head: TrainedHead, directory: Path) -> 
     """Write a head of ours in the public EAGLE layout, the target's embedding with it, in float16."""
     embedding = checkpoint.load().get_input_embeddings().weight.detach()
     tensors = {name: tensor.to(torch.float16) for name, tensor in {**head.tensors, "embed.weight": embedding}.items()}
-    ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": checkpoint.eos_ids}
+    ids = {"bos_token_id": checkpoint.text.bos_id, "eos_token_id": checkpoint.text.eos_ids}
     write_public_head(directory, head.record.spec, tensors, ids)
 
 
@@ -139,7 +141,7 @@ def _narrowest(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Every dynamic dimension is traced at 2 or more: 0 and 1 would be baked in.
-_LINES, _PLACES, _PAST, _GUESSES, _WANTED = 2, 5, 6, 3, 4
+_LINES, _PLACES, _PAST, _DRAFTED, _WANTED = 2, 5, 6, 3, 4
 
 
 class _HeadGraph(torch.nn.Module):  # type: ignore[misc]
@@ -168,7 +170,7 @@ def trace_head(head: TorchHead, *, int8: bool, candidates: int = MOST_CANDIDATES
     spec = head.spec
     rows = _LINES * _PLACES - 1
     past = torch.zeros(_LINES, spec.n_kv_heads, _PAST, spec.head_dim)
-    late = torch.zeros(_LINES, spec.n_kv_heads, _GUESSES, spec.head_dim)
+    late = torch.zeros(_LINES, spec.n_kv_heads, _DRAFTED, spec.head_dim)
     arguments = (
         torch.zeros(rows, spec.hidden_size),
         torch.zeros(rows, spec.hidden_size),
@@ -180,7 +182,7 @@ def trace_head(head: TorchHead, *, int8: bool, candidates: int = MOST_CANDIDATES
         torch.full((_LINES,), _PAST),
         late,
         late.clone(),
-        torch.ones(_LINES, _PLACES, _GUESSES + _PLACES, dtype=torch.bool),
+        torch.ones(_LINES, _PLACES, _DRAFTED + _PLACES, dtype=torch.bool),
         torch.arange(_WANTED),
     )
     free = torch.export.Dim.DYNAMIC

@@ -167,7 +167,7 @@ def find_head(head: str, checkpoint: Checkpoint) -> FittingHead:
     if not is_trained_head(directory):
         return _published_head(directory, checkpoint)
     trained = read_trained(directory)
-    if trained.record.feature_fp != _feature_fp(checkpoint):
+    if trained.record.feature_fp != own_feature_fp(checkpoint):
         raise UsageError(
             f"the head in {directory} was trained for the features of another model than {checkpoint.name}: "
             "train one for it with `starsd-edge train-draft`"
@@ -177,7 +177,7 @@ def find_head(head: str, checkpoint: Checkpoint) -> FittingHead:
 
 def _shipped_head(checkpoint: Checkpoint) -> TrainedHead:
     """The head in this program that was trained for a checkpoint."""
-    wanted = _feature_fp(checkpoint)
+    wanted = own_feature_fp(checkpoint)
     names = []
     for directory in sorted(path for path in SHIPPED_HEADS.glob("*") if is_trained_head(path)):
         head = read_trained(directory)
@@ -190,7 +190,7 @@ def _shipped_head(checkpoint: Checkpoint) -> TrainedHead:
     )
 
 
-def _feature_fp(checkpoint: Checkpoint) -> str:
+def own_feature_fp(checkpoint: Checkpoint) -> str:
     """What the heads that we train go on from."""
     return last_hidden(checkpoint.config).fingerprint(checkpoint.source_fp)
 

@@ -6,7 +6,7 @@ only badly. Here every tensor of the file has a place or is named in the error, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from starsd_edge.errors import UsageError
 from starsd_edge.heads.engine import HeadKind, HeadSpec
 from starsd_edge.runtime.torch_features import Fusion
 from starsd_export.draft_heads.public_config import (
@@ -33,7 +32,6 @@ from starsd_export.draft_heads.public_tensors import (
     FUSION_WEIGHT,
     PUBLIC_NAMES,
     QKV_BIASES,
-    canonical_names,
     read_draft_ids,
     read_files,
     require_tensors,
@@ -48,7 +46,7 @@ class PublicHead:
         spec: its shape.
         tensors: by our names, as stored. Where "embed.weight" or "lm_head.weight" is not there, neither does the file
             have it, and the head uses the target's.
-        draft_ids: int64 [draft vocabulary], the target's id of each guess.
+        draft_ids: int64 [draft vocabulary], the target's id of each draft id.
         fusion: what makes its features; "eagle3" only.
         taps: the layers of the target that go into the fusion; "eagle3" only.
         notes: a line for each thing that a user who knows the head would not expect.
@@ -68,8 +66,8 @@ def published_kind(directory: Path) -> HeadKind:
     Raises:
         UsageError: none that is known.
     """
-    contents, stored = read_files(directory)
-    return _kind_of(directory, flatten_config(contents, directory), canonical_names(stored, directory))
+    files = read_files(directory)
+    return find_kind(flatten_config(files.contents, directory), files.names, directory)
 
 
 def read_public_head(directory: Path) -> PublicHead:
@@ -78,31 +76,26 @@ def read_public_head(directory: Path) -> PublicHead:
     Raises:
         UsageError: files that are missing, damaged, or do not say clearly what head they hold.
     """
-    contents, stored = read_files(directory)
-    names = canonical_names(stored, directory)
-    tensors = {canonical: stored[name] for canonical, name in names.items()}
-    config = flatten_config(contents, directory)
-    kind = _kind_of(directory, config, tensors)
+    files = read_files(directory)
+    tensors, config = files.tensors, flatten_config(files.contents, directory)
+    kind = find_kind(config, tensors, directory)
     found = read_config(config, directory)
     fc_bias = _has_fc_bias(kind, found, config, tensors)
     spec = build_spec(kind, found, config, directory, fc_bias=fc_bias, qkv_bias=_has_qkv_bias(found, tensors))
-    require_tensors(directory, spec, found, tensors, names, fusion_bias=fc_bias)
-    eagle3 = kind == "eagle3"
+    require_tensors(files, spec, found, fusion_bias=fc_bias)
+    draft_ids, fusion, taps = read_draft_ids(files, spec), None, None
+    if kind == "eagle3":
+        bias, norm = tensors.get(FUSION_BIAS), tensors.get(FUSION_NORM)
+        fusion = Fusion(tensors[FUSION_WEIGHT], bias, norm, spec.rms_norm_eps)
+        taps = read_taps(files.contents, directory)
     return PublicHead(
         spec=spec,
         tensors=_our_tensors(spec, found, tensors),
-        draft_ids=read_draft_ids(directory, spec, tensors, names),
-        fusion=_fusion(spec, tensors) if eagle3 else None,
-        taps=read_taps(contents, directory) if eagle3 else None,
+        draft_ids=draft_ids,
+        fusion=fusion,
+        taps=taps,
         notes=_notes(spec, found, tensors),
     )
-
-
-def _kind_of(directory: Path, config: Mapping[str, Any], names: Collection[str]) -> HeadKind:
-    kind = find_kind(config, names)
-    if kind is None:
-        raise UsageError(f"{directory} holds no head of EAGLE-1, EAGLE-2 or EAGLE-3: this version drafts with no other")
-    return kind
 
 
 def _has_fc_bias(kind: HeadKind, found: HeadConfig, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> bool:
@@ -123,10 +116,6 @@ def _our_tensors(spec: HeadSpec, found: HeadConfig, tensors: Mapping[str, torch.
     if _ties(spec, found) and "lm_head.weight" not in ours and "embed.weight" in ours:
         ours["lm_head.weight"] = ours["embed.weight"]
     return ours
-
-
-def _fusion(spec: HeadSpec, tensors: Mapping[str, torch.Tensor]) -> Fusion:
-    return Fusion(tensors[FUSION_WEIGHT], tensors.get(FUSION_BIAS), tensors.get(FUSION_NORM), spec.rms_norm_eps)
 
 
 def _ties(spec: HeadSpec, found: HeadConfig) -> bool:

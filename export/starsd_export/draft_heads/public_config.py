@@ -44,8 +44,8 @@ _ONLY: dict[str, tuple[Collection[Any], str]] = {
     "partial_rotary_factor": ((1,), "whole heads"),
     "logit_scale": ((1,), "plain logits"),
     "is_causal": ((True,), "causal attention"),
-    "parallel_drafting": (_NO, "one guess after the other"),
-    "parallel_draft_step": ((0, 1), "one guess after the other"),
+    "parallel_drafting": (_NO, "one draft token after the other"),
+    "parallel_draft_step": ((0, 1), "one draft token after the other"),
 }
 """Settings that change what a head computes: the values that are run, and what they mean."""
 
@@ -81,7 +81,7 @@ class HeadConfig(msgspec.Struct, frozen=True):
 
     @property
     def draft_vocabulary(self) -> int:
-        """Ids that the head guesses; all where the configuration does not say."""
+        """Ids that the head drafts; all where the configuration does not say."""
         return self.draft_vocab_size or self.vocab_size
 
     @property
@@ -112,8 +112,19 @@ def flatten_config(contents: Mapping[str, Any], path: Any) -> dict[str, Any]:
     return merged
 
 
-def find_kind(config: Mapping[str, Any], names: Collection[str]) -> HeadKind | None:
-    """Which head it is, by its configuration and the names of its tensors; None for another kind of drafter."""
+def find_kind(config: Mapping[str, Any], names: Collection[str], path: Any) -> HeadKind:
+    """Which head it is, by its configuration and EAGLE's names of its tensors.
+
+    Raises:
+        UsageError: another kind of drafter.
+    """
+    kind = _kind(config, names)
+    if kind is None:
+        raise UsageError(f"{path} holds no head of EAGLE-1, EAGLE-2 or EAGLE-3: this version drafts with no other")
+    return kind
+
+
+def _kind(config: Mapping[str, Any], names: Collection[str]) -> HeadKind | None:
     stated = config.get(_SPECULATORS)
     if stated is not None:
         return stated if stated in ("eagle", "eagle3") else None
@@ -160,7 +171,7 @@ def build_spec(
         UsageError: a RoPE scaling or a feature that is not run, or a speculators head that leaves its residual open.
     """
     if kind == "eagle3" and _SPECULATORS in config and found.norm_before_residual is None:
-        raise UsageError(f"{path} does not set norm_before_residual, on which its guesses depend: ask its maker")
+        raise UsageError(f"{path} does not set norm_before_residual, on which its draft tokens depend: ask its maker")
     if kind == "eagle3" and config.get("use_aux_hidden_state") is False:
         raise UsageError(f"{path} reads one layer of the target, which this version does not run (supported: {TAPS})")
     theta, factor = read_rope(config, path)

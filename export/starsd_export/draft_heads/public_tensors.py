@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,42 +27,72 @@ from starsd_export.checkpoint_files import read_json
 from starsd_export.draft_heads.public_config import HeadConfig
 from starsd_export.safetensors_source import SafetensorsSource
 
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+_PICKLE = "pytorch_model.bin"
 _KINDS: dict[HeadKind, str] = {"eagle": "an EAGLE-1 or EAGLE-2 head", "eagle3": "an EAGLE-3 head"}
 _PLAIN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def require_tensors(
-    path: Any,
-    spec: HeadSpec,
-    config: HeadConfig,
-    tensors: Mapping[str, torch.Tensor],
-    names: Mapping[str, str],
-    *,
-    fusion_bias: bool,
-) -> None:
-    """Refuse a file that does not hold this head.
+@dataclass(frozen=True)
+class HeadFiles:
+    """The files of a published head.
+
+    Attributes:
+        path: its directory.
+        contents: of config.json.
+        names: of every tensor in the file, by EAGLE's names.
+        tensors: by EAGLE's names.
+    """
+
+    path: Path
+    contents: dict[str, Any]
+    names: dict[str, str]
+    tensors: dict[str, torch.Tensor]
+
+
+def read_files(directory: Path) -> HeadFiles:
+    """Read config.json and every tensor.
+
+    Raises:
+        UsageError: files are missing or damaged, a pickle holds more than tensors, or two tensors have one place.
+    """
+    if (directory / _PICKLE).is_file() and not any(directory.glob("*.safetensors")):
+        contents, stored = read_json(directory / CONFIG_NAME), _read_pickle(directory / _PICKLE)
+    else:
+        source = SafetensorsSource(directory)
+        contents, stored = source.config(), source.tensors()
+    names = _canonical_names(stored, directory)
+    return HeadFiles(directory, contents, names, {canonical: stored[name] for canonical, name in names.items()})
+
+
+def require_tensors(files: HeadFiles, spec: HeadSpec, config: HeadConfig, *, fusion_bias: bool) -> None:
+    """Refuse files that do not hold this head.
 
     Args:
-        path: of the head, for messages.
-        tensors: by the names here.
-        names: in the file, by the names here.
         fusion_bias: an EAGLE-3 head's fusion has one.
 
     Raises:
         UsageError: names the tensors that are missing, misshapen, too many, or no plain numbers.
     """
+    path, names, tensors = files.path, files.names, files.tensors
     shapes = _shapes(spec, config, fusion_bias=fusion_bias)
     misshaped = [
         (names[name], tuple(tensor.shape), shapes[name])
         for name, tensor in tensors.items()
         if name in shapes and tuple(tensor.shape) != shapes[name]
     ]
-    missing = (file_name(name, names) for name in shapes.keys() - _optional(spec, config) - tensors.keys())
+    missing = (_file_name(name, names) for name in shapes.keys() - _optional(spec, config) - tensors.keys())
     require_fit(path, _KINDS[spec.kind], missing, misshaped, (names[name] for name in tensors.keys() - shapes.keys()))
     for name, tensor in tensors.items():
         if name not in (TO_TARGET, KEPT) and tensor.dtype not in _PLAIN:
             raise UsageError(f"{path} holds {names[name]} as {tensor.dtype}: give the head before it was quantised")
-    _require_rotation(path, spec, tensors, names)
+    if ROTATION in tensors:
+        steps = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
+        if not torch.allclose(tensors[ROTATION].double(), spec.rope_theta**-steps, rtol=1e-2):
+            raise UsageError(
+                f"{path} holds {names[ROTATION]}, which is not what its rope_theta of {spec.rope_theta} gives"
+            )
 
 
 def _shapes(spec: HeadSpec, config: HeadConfig, *, fusion_bias: bool) -> dict[str, tuple[int, ...]]:
@@ -91,47 +122,31 @@ def _optional(spec: HeadSpec, config: HeadConfig) -> set[str]:
     return optional
 
 
-def _require_rotation(path: Any, spec: HeadSpec, tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> None:
-    if ROTATION not in tensors:
-        return
-    steps = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
-    if not torch.allclose(tensors[ROTATION].double(), spec.rope_theta**-steps, rtol=1e-2):
-        raise UsageError(f"{path} holds {names[ROTATION]}, which is not what its rope_theta of {spec.rope_theta} gives")
-
-
-def read_draft_ids(
-    path: Any, spec: HeadSpec, tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]
-) -> npt.NDArray[np.int64]:
-    """int64 [draft vocabulary].
+def read_draft_ids(files: HeadFiles, spec: HeadSpec) -> npt.NDArray[np.int64]:
+    """int64 [draft vocabulary]. d2t holds what is added to each draft id, and not ids; t2d is a mask of the target's
+    ids that the head drafts.
 
     Args:
-        tensors: by the names here, of the right shapes. d2t holds what is added to each guess, and not ids; t2d is a
-            mask of the target's ids that are among the guesses.
-        names: in the file, by the names here.
+        files: with tensors of the right shapes.
 
     Raises:
         UsageError: ids outside the target's vocabulary, twice the same, or others than the mask has.
     """
-    own = np.arange(spec.draft_vocab_size, dtype=np.int64)
-    ids = own + _offsets(path, tensors, names) if TO_TARGET in tensors else own
-    table = f"{path} holds a {names.get(TO_TARGET, TO_TARGET)}"
+    tensors, offsets = files.tensors, files.tensors.get(TO_TARGET)
+    name = files.names.get(TO_TARGET, TO_TARGET)
+    ids = own = np.arange(spec.draft_vocab_size, dtype=np.int64)
+    if offsets is not None:
+        if offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool:
+            raise UsageError(f"{files.path} holds {name} as {offsets.dtype} and not as whole numbers: fetch it again")
+        ids = own + offsets.long().numpy()
+    table = f"{files.path} holds a {name}"
     if ids.min() < 0 or ids.max() >= spec.vocab_size or len(np.unique(ids)) != len(ids):
-        raise UsageError(f"{table} that maps guesses to no ids, or several to one: fetch the head again")
+        raise UsageError(f"{table} that maps draft ids to no ids, or several to one: fetch the head again")
     if spec.draft_vocab_size == spec.vocab_size and not np.array_equal(ids, own):
-        raise UsageError(f"{table} that moves ids although the head guesses all of them: fetch the head again")
-    if KEPT in tensors:
-        kept = np.flatnonzero(tensors[KEPT].bool().numpy())
-        if not np.array_equal(kept, np.sort(ids)):
-            raise UsageError(f"{table} and a {names[KEPT]} that keep different ids: fetch the head again")
+        raise UsageError(f"{table} that moves ids although the head drafts all of them: fetch the head again")
+    if KEPT in tensors and not np.array_equal(np.flatnonzero(tensors[KEPT].bool().numpy()), np.sort(ids)):
+        raise UsageError(f"{table} and a {files.names[KEPT]} that keep different ids: fetch the head again")
     return ids
-
-
-def _offsets(path: Any, tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> npt.NDArray[np.int64]:
-    offsets = tensors[TO_TARGET]
-    if offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool:
-        raise UsageError(f"{path} holds {names[TO_TARGET]} as {offsets.dtype} and not as whole numbers: fetch it again")
-    found: npt.NDArray[np.int64] = offsets.long().numpy()
-    return found
 
 
 # Names of the tensors of published heads. One table serves EAGLE-1/2 and EAGLE-3 heads, for reading and for writing.
@@ -172,7 +187,7 @@ _SPELLINGS = {
 }
 
 
-def canonical_names(names: Iterable[str], path: object) -> dict[str, str]:
+def _canonical_names(names: Iterable[str], path: object) -> dict[str, str]:
     """The name in the file of each tensor, by its name here.
 
     Raises:
@@ -188,7 +203,7 @@ def canonical_names(names: Iterable[str], path: object) -> dict[str, str]:
     return found
 
 
-def file_name(canonical: str, found: Mapping[str, str]) -> str:
+def _file_name(canonical: str, found: Mapping[str, str]) -> str:
     """What a tensor that is not there would be called: as the layer's others are, or all its spellings."""
     spellings = [
         canonical,
@@ -199,23 +214,6 @@ def file_name(canonical: str, found: Mapping[str, str]) -> str:
         prefix = layer.partition(".")[0]
         return next(name for name in spellings if name.startswith(prefix))
     return " or ".join(spellings)
-
-
-CONFIG_NAME = "config.json"
-WEIGHTS_NAME = "model.safetensors"
-_PICKLE = "pytorch_model.bin"
-
-
-def read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The contents of config.json, and every tensor by its name in the file.
-
-    Raises:
-        UsageError: files are missing or damaged, or a pickle holds more than tensors.
-    """
-    if (directory / _PICKLE).is_file() and not any(directory.glob("*.safetensors")):
-        return read_json(directory / CONFIG_NAME), _read_pickle(directory / _PICKLE)
-    source = SafetensorsSource(directory)
-    return source.config(), source.tensors()
 
 
 def _read_pickle(file: Path) -> dict[str, torch.Tensor]:
@@ -243,9 +241,9 @@ def write_public_head(
 ) -> None:
     """Write config.json and model.safetensors.
 
-    The layout has no output matrix and no draft vocabulary: whoever loads it guesses among all ids by the target's own
+    The layout has no output matrix and no draft vocabulary: whoever loads it drafts among all ids by the target's own
     output matrix. So "lm_head.weight" is not written, and of a head that was trained on fewer ids the others are
-    guessed too.
+    drafted too.
 
     Args:
         directory: new or empty.

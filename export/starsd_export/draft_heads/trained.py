@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from starsd_edge.bundles.bundle import write_manifest
 from starsd_edge.errors import BundleError, UsageError
 from starsd_edge.heads.draft_bundle import load_draft_bundle
 from starsd_edge.heads.engine import HeadSpec
@@ -62,8 +63,7 @@ def write_trained(directory: Path, head: TrainedHead) -> None:
     """Write the two files."""
     tensors = {name: tensor.to(torch.float16).contiguous() for name, tensor in head.tensors.items()}
     save_file({**tensors, DRAFT_IDS: head.draft_ids.to(torch.int32)}, directory / HEAD_TENSORS)
-    text = msgspec.json.format(msgspec.json.encode(head.record), indent=2)
-    (directory / HEAD_JSON).write_bytes(text + b"\n")
+    write_manifest(directory, head.record, HEAD_JSON)
 
 
 def read_trained(directory: Path) -> TrainedHead:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -199,47 +199,27 @@ def _make_monitor(trt: Any, report: Report, stop: Callable[[], bool]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.stopped = False
-            self._phases = _Phases()
+            self._depths: dict[str, int] = {}
+            self._steps: dict[str, int] = {}  # of the phases that are told
 
         def phase_start(self, name: str, parent: str | None, steps: int) -> None:
-            if self._phases.start(name, parent, steps):
+            self._depths[name] = 0 if parent is None else self._depths.get(parent, 0) + 1
+            if self._depths[name] <= _TOLD_DEPTH:
+                self._steps[name] = steps
                 report(name, 0, steps)
 
         def phase_finish(self, name: str) -> None:
-            self._phases.finish(name)
+            self._depths.pop(name, None)
+            self._steps.pop(name, None)
 
         def step_complete(self, name: str, step: int) -> bool:
-            of = self._phases.steps(name)
-            done = step + 1
+            of, done = self._steps.get(name, 0), step + 1
             if of and done * _PARTS // of > step * _PARTS // of:
                 report(name, done, of)
             self.stopped = self.stopped or stop()
             return not self.stopped
 
     return Monitor()
-
-
-@dataclass
-class _Phases:
-    """Which phases are open, and how many steps those of the outer levels have."""
-
-    depths: dict[str, int] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
-
-    def start(self, name: str, parent: str | None, steps: int) -> bool:
-        """Whether this is a phase to tell of."""
-        self.depths[name] = 0 if parent is None else self.depths.get(parent, 0) + 1
-        told = self.depths[name] <= _TOLD_DEPTH
-        if told:
-            self.lengths[name] = steps
-        return told
-
-    def finish(self, name: str) -> None:
-        self.depths.pop(name, None)
-        self.lengths.pop(name, None)
-
-    def steps(self, name: str) -> int:
-        return self.lengths.get(name, 0)
 
 
 def _inputs(network: Any) -> list[Any]:

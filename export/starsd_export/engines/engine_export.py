@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from starsd_edge import __version__
-from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.bundle import Bundle, write_manifest
 from starsd_edge.bundles.cache import engines_dir
 from starsd_edge.bundles.engine_manifest import (
     ENGINE_NAME,
@@ -25,9 +25,9 @@ from starsd_edge.bundles.engine_manifest import (
     require_fit,
     require_plan,
 )
-from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
+from starsd_edge.bundles.integrity import require_free_space, require_replaceable, sha256_file, staged_directory
 from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
-from starsd_edge.errors import EngineError, StarsdError, UsageError
+from starsd_edge.errors import EngineError, StarsdError, UsageError, require_one_of
 from starsd_export.engines.builder import COMPUTE_CAPABILITIES, ENGINES, Library, open_library
 from starsd_export.engines.profiles import PROFILES, engine_limits, plan_bytes, profile_shapes, require_memory
 from starsd_export.engines.worker import Built, Order, Progress, run_build
@@ -56,8 +56,7 @@ class EngineOptions:
     context: int | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise UsageError(f"no such engine: --engine is {' or '.join(ENGINES)}, not {self.engine!r}")
+        require_one_of("engine", "--engine", self.engine, ENGINES)
         wanted = self.compute_capabilities
         if len(set(wanted)) < len(wanted):
             raise UsageError(f"--compute-capability names a kind of GPU twice: {', '.join(wanted)}")
@@ -114,7 +113,7 @@ def export_engine(
     there = _same_engine(target, bundle, host, limits, capabilities)
     if there is not None:
         return BuiltEngine(target, there, was_there=True)
-    _require_replaceable(target)
+    require_replaceable(target, ENGINE_NAME, "engine")
     weights = (bundle.path / bundle.manifest.graph.weights_file).stat().st_size
     require_memory(bundle.manifest, limits, weights, device.memory_bytes if device else None)
     require_free_space(target, plan_bytes(weights), "the engine")
@@ -123,8 +122,7 @@ def export_engine(
         built = run_build(_order(bundle, options, host, limits, staging / PLAN_NAME, capabilities), progress)
         seconds = time.monotonic() - started
         manifest = _describe(bundle, host, capabilities, limits, built, staging / PLAN_NAME, seconds)
-        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        (staging / ENGINE_NAME).write_bytes(text + b"\n")
+        write_manifest(staging, manifest, ENGINE_NAME)
     return BuiltEngine(target, manifest, was_there=False)
 
 
@@ -177,27 +175,20 @@ def _same_engine(
     return manifest if same else None
 
 
-def _require_replaceable(target: Path) -> None:
-    if target.is_dir() and not (target / ENGINE_NAME).is_file() and any(target.iterdir()):
-        raise UsageError(f"{target} holds files and no engine: name a new directory, or empty this one first")
-
-
 def _order(
     bundle: Bundle, options: EngineOptions, host: EngineHost, limits: EngineLimits, plan: Path, wanted: Sequence[str]
 ) -> Order:
+    # TensorRT times its kernels on the GPU; what one build has measured serves the next.
+    timings = engines_dir() / "timing" / f"{host.library}-{host.version}-{host.compute_capability}.cache"
+    is_rtx = host.library == "tensorrt_rtx"
     return Order(
         engine=options.engine,
         graph=str(bundle.path / bundle.manifest.graph.file),
         plan=str(plan),
         shapes=[dict(shapes) for shapes in profile_shapes(bundle.manifest, limits)],
-        compute_capabilities=list(wanted) if host.library == "tensorrt_rtx" else [],
-        timing_cache=None if host.library == "tensorrt_rtx" else str(_timing_cache(host)),
+        compute_capabilities=list(wanted) if is_rtx else [],
+        timing_cache=None if is_rtx else str(timings),
     )
-
-
-def _timing_cache(host: EngineHost) -> Path:
-    """TensorRT times its kernels on the GPU; what one build has measured serves the next."""
-    return engines_dir() / "timing" / f"{host.library}-{host.version}-{host.compute_capability}.cache"
 
 
 def _describe(

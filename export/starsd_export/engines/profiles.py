@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -20,13 +19,8 @@ _USUAL_TREE = 16
 _USUAL_PAST = 512
 
 
-@dataclass(frozen=True)
-class _Span:
-    """Smallest, usual and largest value of one dimension."""
-
-    smallest: int
-    usual: int
-    largest: int
+_Span = tuple[int, int, int]
+"""The smallest, the usual and the largest value of one dimension."""
 
 
 def engine_limits(manifest: Manifest, context: int | None = None) -> EngineLimits:
@@ -52,33 +46,33 @@ def profile_shapes(manifest: Manifest, limits: EngineLimits) -> list[Shapes]:
     Every dimension of a profile comes from one span of tokens, one of committed tokens and one of rows with logits, so
     that inputs which have to agree do: the builder does not notice where they do not.
     """
-    past = _Span(0, min(_USUAL_PAST, limits.max_context), limits.max_context)
-    one = _Span(1, 1, 1)
-    chunk = _Span(1, min(_USUAL_CHUNK, limits.max_chunk), limits.max_chunk)
-    tree = _Span(1, min(_USUAL_TREE, limits.max_tree), limits.max_tree)
+    past = (0, min(_USUAL_PAST, limits.max_context), limits.max_context)
+    one = (1, 1, 1)
+    chunk = (1, min(_USUAL_CHUNK, limits.max_chunk), limits.max_chunk)
+    tree = (1, min(_USUAL_TREE, limits.max_tree), limits.max_tree)
     # TensorRT-RTX 1.4 (the interface of TensorRT 10.15) builds no masked `Attention` over exactly one token; up to two,
     # tuned for one, it does.
-    token = _Span(1, 1, 2) if manifest.graph.kv_strategy == "inplace" else one
+    token = (1, 1, 2) if manifest.graph.kv_strategy == "inplace" else one
     return [_shapes(manifest, tokens, past, rows) for tokens, rows in ((chunk, one), (token, one), (tree, tree))]
 
 
 def _shapes(manifest: Manifest, tokens: _Span, past: _Span, rows: _Span) -> Shapes:
     model = manifest.model
-    row = [model.n_kv_heads, model.head_dim]
-    shapes: dict[str, tuple[list[int], list[int], list[int]]] = {
-        "input_ids": _each(tokens),
-        "position_ids": _each(tokens),
-        "tree_mask": ([tokens.smallest] * 2, [tokens.usual] * 2, [tokens.largest] * 2),
-        "logits_idx": _each(rows),
+    shapes = {
+        "input_ids": _each(tokens, lambda size: [size]),
+        "position_ids": _each(tokens, lambda size: [size]),
+        "tree_mask": _each(tokens, lambda size: [size, size]),
+        "logits_idx": _each(rows, lambda size: [size]),
     }
     if manifest.graph.kv_strategy == "inplace":
         return shapes  # caches of a fixed size
     caches = [f"past_{kind}_{layer}" for kind in "kv" for layer in range(model.n_layers)]
-    return shapes | dict.fromkeys(caches, ([past.smallest, *row], [past.usual, *row], [past.largest, *row]))
+    return shapes | dict.fromkeys(caches, _each(past, lambda size: [size, model.n_kv_heads, model.head_dim]))
 
 
-def _each(span: _Span) -> tuple[list[int], list[int], list[int]]:
-    return [span.smallest], [span.usual], [span.largest]
+def _each(span: _Span, shape: Callable[[int], list[int]]) -> tuple[list[int], list[int], list[int]]:
+    smallest, usual, largest = map(shape, span)
+    return smallest, usual, largest
 
 
 # Seen with TensorRT-RTX 1.7.1 and the three profiles: a peak of 0.28 GB with a graph of no size, and with one of 269 MB

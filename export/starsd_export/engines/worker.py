@@ -142,13 +142,6 @@ def _watch(orders: BinaryIO) -> threading.Event:
     return closed
 
 
-if __name__ == "__main__":
-    # Not through the interpreter's end: the watching thread holds standard input's lock.
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 _COMMAND = (sys.executable, "-m", "starsd_export.engines.worker")
 _STOPPING_SECONDS = 10.0
 """For a builder to come to the end of the step it is in, before it is killed."""
@@ -173,7 +166,9 @@ def run_build(order: Order, progress: Callable[[Progress], None], command: tuple
             if isinstance(report, Progress):
                 progress(report)
             elif isinstance(report, BuildFailed):
-                raise _as_error(report)
+                error = BuildError(report.message)
+                error.exit_code = report.exit_code
+                raise error
             else:
                 return report
         raise _died(process, log)
@@ -200,12 +195,6 @@ def _worker(command: tuple[str, ...], log: IO[bytes]) -> Iterator[subprocess.Pop
             process.wait()
 
 
-def _as_error(report: BuildFailed) -> StarsdError:
-    error = BuildError(report.message)
-    error.exit_code = report.exit_code
-    return error
-
-
 def _died(process: subprocess.Popen[bytes], log: IO[bytes]) -> BuildError:
     code = process.wait()
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -214,3 +203,10 @@ def _died(process: subprocess.Popen[bytes], log: IO[bytes]) -> BuildError:
     log.seek(0)
     said = " ".join(log.read().decode(errors="replace").split())[-_LOG_END:]
     return BuildError(f"the builder's process {how} before the engine was built{': ' if said else ''}{said}")
+
+
+if __name__ == "__main__":
+    # Not through the interpreter's end: the watching thread holds standard input's lock.
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

@@ -10,6 +10,7 @@ before. The product stays what it was. How far to go is one exponent for each gr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -229,16 +230,13 @@ def _moments(
         rows = inputs[0].flatten(0, 1)
         total.addmm_(rows.T, rows)
 
-    handles = [
-        group.reader.register_forward_pre_hook(lambda _, inputs, total=total: watch(total, inputs))
-        for group, total in zip(groups, sums, strict=True)
-    ]
-    try:
+    with ExitStack() as hooks:
+        for group, total in zip(groups, sums, strict=True):
+            hooks.enter_context(
+                group.reader.register_forward_pre_hook(lambda _, inputs, total=total: watch(total, inputs))
+            )
         for rows in hidden:
             run(rows)
-    finally:
-        for handle in handles:
-            handle.remove()
     tokens = sum(rows.shape[0] * rows.shape[1] for rows in hidden)
     return [total / tokens for total in sums]
 

@@ -225,7 +225,7 @@ def _own_text(checkpoint: Checkpoint, model: PreTrainedModel, rules: WritingRule
     if text is None:
         progress(f"letting the model write {rules.rows * rules.length} tokens, once")
         tokenizer = checkpoint_tokenizer(checkpoint)
-        text = write_own_text(model, openings(tokenizer, checkpoint.bos_id, model.config.vocab_size, rules), rules)
+        text = write_own_text(model, openings(tokenizer, checkpoint.text.bos_id, model.config.vocab_size, rules), rules)
         try:
             place = _place(checkpoint.source_fp, rules)
             place.parent.mkdir(parents=True, exist_ok=True)

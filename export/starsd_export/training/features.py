@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from starsd_export.reference import LARGEST_FLOAT16
+from starsd_edge.runtime.torch_features import saturated
 from starsd_export.training.texts import TrainingText
 
 FEATURES_NAME = "features.f2"
@@ -114,8 +114,7 @@ def _run(
         for row, number in enumerate(batch):
             rows = hidden[row, : len(texts[number].ids)]
             chosen = model.get_output_embeddings()(rows).argmax(dim=-1)
-            kept = rows.float().clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16).to(torch.float16)
-            found.append((number, kept.numpy(), chosen.to(torch.int32).numpy()))
+            found.append((number, saturated(rows.float()).numpy(), chosen.to(torch.int32).numpy()))
     return found
 
 
@@ -125,7 +124,7 @@ _POOL = 8
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Rows 0..T-1 of B texts; row i knows token i + 1 and the feature at position i, and foresees token i + 2.
+    """Rows 0..T-1 of B texts; row i knows token i + 1 and the feature at position i, and predicts token i + 2.
 
     Attributes:
         next_ids: int64 [B, T], token i + 1.

@@ -87,7 +87,7 @@ class LossWeights:
     """How the parts of the loss count.
 
     Attributes:
-        steps: guesses deep.
+        steps: draft tokens deep.
         feature: of the feature distance, beside 1 for the cross-entropy.
         deeper: each step counts this much of the one before.
     """
@@ -103,7 +103,7 @@ class Measures:
 
     Attributes:
         loss: to be minimised.
-        hits: bool [steps, B, T]: the likeliest guess of each step is the target's choice.
+        hits: bool [steps, B, T]: the likeliest draft token of each step is the target's choice.
         cross_entropy: float [steps], means.
     """
 
@@ -140,12 +140,12 @@ class Lesson:
         hits, entropies = [], []
         order = torch.arange(rows.shape[1]).expand_as(rows)[rows]
         for step, outcome in enumerate(unroll(head, embedded, batch.features, self._weights.steps)):
-            guessed = outcome[rows]
-            logits = head.logits(guessed).float()
+            predicted = outcome[rows]
+            logits = head.logits(predicted).float()
             counts = (order >= step).float()
             entropy = functional.cross_entropy(logits, target, reduction="none")
             distance = functional.smooth_l1_loss(
-                guessed.float() / self._scale, truth / self._scale, reduction="none"
+                predicted.float() / self._scale, truth / self._scale, reduction="none"
             ).mean(dim=-1)
             total = ((entropy + self._weights.feature * distance) * counts).sum() / counts.sum().clamp(min=1)
             loss = loss + self._weights.deeper**step * total
@@ -157,7 +157,7 @@ class Lesson:
 
 
 def survival(hits: torch.Tensor, batch: TrainingBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Chains of guesses over greedy text: how many reached each level, and how many of them hit there.
+    """Chains of draft tokens over greedy text: how many reached each level, and how many of them hit there.
 
     A chain that begins in row i is judged in row i + u at step u, and for as long as the text itself is what the target
     would choose.

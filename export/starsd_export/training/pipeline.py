@@ -16,8 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from starsd_edge.bench.prompts import read_messages
-from starsd_edge.bundles.fingerprints import feature_fingerprint
-from starsd_edge.bundles.integrity import staged_directory
+from starsd_edge.bundles.integrity import require_replaceable, staged_directory
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.engine import HeadSpec
 from starsd_edge.heads.torch_head import TorchHead
@@ -25,8 +24,8 @@ from starsd_edge.runtime.torch_model import head_width
 from starsd_edge.text.chat import ChatFrame
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_export.checkpoint import Checkpoint, checkpoint_tokenizer
-from starsd_export.draft_heads.fitting import find_head
-from starsd_export.draft_heads.trained import FROM_TARGET, HeadRecord, TrainedHead, is_trained_head, write_trained
+from starsd_export.draft_heads.fitting import find_head, own_feature_fp
+from starsd_export.draft_heads.trained import FROM_TARGET, HEAD_JSON, HeadRecord, TrainedHead, write_trained
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
 from starsd_export.training.learning import Lesson, head_to_train, untrained
@@ -57,7 +56,7 @@ class HeadPlan:
         data: a user's files of plain text.
         messages: a user's file of messages, one per line, that the model answers where it writes the text.
         start: the head that is trained on, as for `export_draft_bundle`; None for a new one.
-        draft_vocabulary: ids that the head can guess.
+        draft_vocabulary: ids that the head can draft.
         bfloat16: write and look at the texts in bfloat16: several times as fast on processors that have it.
     """
 
@@ -94,7 +93,9 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
         UsageError: the working directory belongs to another plan, a file of the user's cannot be read, or the output
             is something else than a head.
     """
-    _require_replaceable(output)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file: name a directory for the head")
+    require_replaceable(output, HEAD_JSON, "head")  # known before hours of training, not after
     tokenizer = checkpoint_tokenizer(checkpoint)
     given = _given_texts(tokenizer, plan)
     messages = [] if plan.messages is None else read_messages(plan.messages)
@@ -107,9 +108,11 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
     if plan.bfloat16:
         model = model.to(torch.bfloat16)
     if not given:
-        writer = _writer(model, tokenizer, [tokenizer.encode(message) for message in messages], plan)
-        given = _own_texts(writer, work, plan, watcher)
-    store = _store(model, given, work, watcher)
+        watcher.stage("writing texts", plan.tokens)
+        writer = _writer(model, tokenizer, messages, plan)
+        given = write_texts(writer.write_batch, work / TEXTS_NAME, plan.tokens, watcher.done)
+    watcher.stage("looking at the texts", sum(len(text.ids) for text in given))
+    store = gather_features(model, given, work, watcher.done)
     said = store.texts[max(1, round(plan.training.held_out * len(store.texts))) :]
     vocabulary = choose_vocabulary(said, plan.draft_vocabulary, model.config.vocab_size, tokenizer.eos_ids)
     if start is None:
@@ -149,14 +152,6 @@ def head_spec(model: PreTrainedModel, draft_vocabulary: int) -> HeadSpec:
     )
 
 
-def _require_replaceable(output: Path) -> None:
-    """Known before hours of training, not after: only a head may give way to a new one."""
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file: name a directory for the head")
-    if output.is_dir() and not is_trained_head(output) and any(output.iterdir()):
-        raise UsageError(f"{output} holds files and no head: name a new directory, or empty this one first")
-
-
 def _start(name: str, checkpoint: Checkpoint) -> TrainedHead:
     head = find_head(name, checkpoint).head
     if head.record.spec.kind != "eagle":
@@ -187,19 +182,10 @@ def _given_texts(tokenizer: Tokenizer, plan: HeadPlan) -> Sequence[TrainingText]
     return ()
 
 
-def _store(model: PreTrainedModel, texts: Sequence[TrainingText], work: Path, watcher: Watcher) -> FeatureStore:
-    watcher.stage("looking at the texts", sum(len(text.ids) for text in texts))
-    return gather_features(model, texts, work, watcher.done)
-
-
-def _writer(model: PreTrainedModel, tokenizer: Tokenizer, messages: Sequence[list[int]], plan: HeadPlan) -> Writer:
+def _writer(model: PreTrainedModel, tokenizer: Tokenizer, messages: Sequence[str], plan: HeadPlan) -> Writer:
     frame = ChatFrame.of(lambda message: tokenizer.encode_chat([{"role": "user", "content": message}]))
-    return Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed), messages)
-
-
-def _own_texts(writer: Writer, work: Path, plan: HeadPlan, watcher: Watcher) -> Sequence[TrainingText]:
-    watcher.stage("writing texts", plan.tokens)
-    return write_texts(writer.write_batch, work / TEXTS_NAME, plan.tokens, watcher.done)
+    asked = [tokenizer.encode(message) for message in messages]
+    return Writer(model, frame, sorted(tokenizer.eos_ids), replace(plan.writing, seed=plan.training.seed), asked)
 
 
 def _typical_size(store: FeatureStore) -> float:
@@ -225,10 +211,8 @@ def _record(plan: HeadPlan, store: FeatureStore, vocabulary: Any, latest: Evalua
 
 
 def _finished(checkpoint: Checkpoint, head: TorchHead, draft_ids: torch.Tensor, trained: dict[str, Any]) -> TrainedHead:
-    spec = head.spec
-    fingerprint = feature_fingerprint(checkpoint.source_fp, "last_hidden", spec.hidden_size)
-    tensors = {name: head.tensor(name).detach() for name in spec.tensor_shapes() if name not in FROM_TARGET}
-    return TrainedHead(HeadRecord(1, spec, fingerprint, trained), tensors, draft_ids)
+    tensors = {name: head.tensor(name).detach() for name in head.spec.tensor_shapes() if name not in FROM_TARGET}
+    return TrainedHead(HeadRecord(1, head.spec, own_feature_fp(checkpoint), trained), tensors, draft_ids)
 
 
 PLOT_NAME = "training.svg"

@@ -1,6 +1,6 @@
 """Texts to train on, as token ids: what the model itself writes, or a user's own files.
 
-A draft head has to foresee one model, so the best text is that model's own. No data set is needed: after the head of
+A draft head has to predict one model, so the best text is that model's own. No data set is needed: after the head of
 its chat template the model writes a user's message, and then it answers it. Where a user gives messages like those that
 the model will get, it answers these. Answers are drawn at several temperatures, because targets decode both greedily
 and by sampling. Many texts are written side by side, in a batch that shrinks as its texts end: passes of many rows
@@ -204,7 +204,7 @@ def _read_batches(path: Path) -> list[list[TrainingText]]:
 def choose_vocabulary(
     texts: Sequence[TrainingText], size: int, vocab_size: int, always: Collection[int]
 ) -> npt.NDArray[np.int64]:
-    """int64 [size]: the ids said most often, ascending; of those said as often as each other the lower.
+    """int64 [size]: the ids that occur most often, ascending; of those that occur equally often the lower.
 
     Args:
         texts: what was said, the part that is the same in all of them left out.
@@ -219,7 +219,7 @@ def choose_vocabulary(
 
 
 def coverage(texts: Sequence[TrainingText], vocabulary: npt.NDArray[np.int64]) -> float:
-    """Share of what was said that the vocabulary holds."""
+    """Share of the tokens of the texts that the vocabulary holds."""
     said = np.concatenate([text.ids[text.start :] for text in texts])
     return float(np.isin(said, vocabulary).mean())
 

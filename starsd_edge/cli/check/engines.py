@@ -98,9 +98,9 @@ def _compare(engine: Engine, bundle: Bundle, run: GraphRun, remedy: str) -> Iter
     vocab_size = bundle.manifest.model.chosen_ids
     if run.engine is not None:
         yardstick = observed(run.passes, HALF_BOUND, remedy)
-        text = run.golden.text if run.golden else greedy_text(run.engine, run.ids[:PROMPT], vocab_size)
+        text = run.golden.facts.text if run.golden else greedy_text(run.engine, run.ids[:PROMPT], vocab_size)
     elif run.golden is not None:
-        yardstick, text = recorded(run.golden, HALF_BOUND, remedy), run.golden.text
+        yardstick, text = recorded(run.golden, HALF_BOUND, remedy), run.golden.facts.text
     else:
         yield not_checked(PASSES, "the graph did not run, and nothing was recorded of it")
         return

@@ -109,7 +109,7 @@ def _compare_recorded(bundle: Bundle, run: GraphRun) -> list[Check]:
         ]
     bound = own_bound(bundle.manifest.graph)
     passes = compare_passes(run.passes, recorded(run.golden, bound, _AGAIN))
-    return [*passes, check_text(run.engine, run.golden.text, bundle.manifest.model.chosen_ids, bound, _AGAIN)]
+    return [*passes, check_text(run.engine, run.golden.facts.text, bundle.manifest.model.chosen_ids, bound, _AGAIN)]
 
 
 def _bits(bundle: Bundle, run: GraphRun) -> list[Check]:

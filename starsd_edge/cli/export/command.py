@@ -14,7 +14,7 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.export.options import ExportCommandOptions
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, require_one_of
 
 if TYPE_CHECKING:
     from starsd_export.pipeline import ExportOptions
@@ -123,10 +123,9 @@ def _bundle_kind(options: ExportCommandOptions, weights: str) -> ExportOptions:
 
 
 def _tensorrt(options: ExportCommandOptions, weights: str) -> TensorrtOptions | None:
-    from starsd_export.pipeline import require_kind
     from starsd_export.tensorrt_graph import TensorrtOptions
 
-    require_kind("--runtime", options.runtime, ("onnxruntime", "tensorrt"))
+    require_one_of("kind of bundle", "--runtime", options.runtime, ("onnxruntime", "tensorrt"))
     if options.runtime == "tensorrt":
         if options.draft_head is not None:
             raise UsageError("draft heads run on ONNX Runtime: leave --runtime tensorrt away")
