@@ -43,3 +43,30 @@ def did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str] 
     """
     near = " or ".join(written(each) for each in get_close_matches(name, list(known), n=2))
     return f": did you mean {near}?" if near else ""
+
+
+EXTRA_OF = {
+    "onnxruntime": "cpu",
+    "prometheus_client": "server",
+    "matplotlib": "bench",
+    "simpy": "plan",
+    "torch": "export",
+    "transformers": "export",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnx_ir": "export",
+    "safetensors": "export",
+    "gguf": "export",
+    "huggingface_hub": "export",
+}
+
+
+def missing_extra(module: str | None) -> str | None:
+    """One line that says how to install what `module` (dotted name, from a ModuleNotFoundError) belongs to, or None if
+    it is no extra of ours.
+    """
+    library = (module or "").partition(".")[0]
+    extra = EXTRA_OF.get(library)
+    if extra is None:
+        return None
+    return f"this needs {library}, which is not installed: {install_extra(extra)}"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.completion import model_names
 from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.shared_options import model_names
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

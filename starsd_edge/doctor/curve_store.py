@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.figures import describe_machine, usable_cores
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.bundles.manifest import Manifest

@@ -12,7 +12,7 @@ from starsd_edge.device.jetpack import JetsonSystem
 from starsd_edge.device.power import Clock, PowerMode, Throttling, Zone
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.machine import gigabytes
-from starsd_edge.doctor.tensorrt import check_jetson_tensorrt
+from starsd_edge.doctor.software import check_jetson_tensorrt
 
 HOT_C = 85.0
 """Most machines slow down not far above this; where the kernel says from when on, that counts."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from starsd_edge import __version__
-from starsd_edge.bench.machine import installed_version, usable_cores
+from starsd_edge.bench.figures import installed_version, usable_cores
 from starsd_edge.device.cuda_driver import driver_version
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.host import Host, read

@@ -1,15 +1,145 @@
-"""Checks of Python and the libraries."""
+"""Checks of Python and the libraries, TensorRT among them: what its version can run, and whether Python sees the
+library or only something of its name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from starsd_edge.device.cuda_driver import older_cuda_python, wanted_cuda_python
 from starsd_edge.device.import_probe import ProbedModule
-from starsd_edge.device.jetpack import JetsonSystem
+from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor.findings import Finding, Level
-from starsd_edge.doctor.tensorrt import CUDA_PACKAGES, check_cuda_bindings, check_python_tensorrt
 from starsd_edge.errors import install_extra
+
+_APPEND, _INPLACE = (10, 3), (10, 15, 1)
+"""The oldest versions for either KV strategy."""
+_NOT_ON_JETSON = ((11, 0), (11, 4, 1))
+"""From the first on, and before the second, no Jetson is supported."""
+_GOOD_JETPACKS = "JetPack 6.2 or 7.2"
+CUDA_PACKAGES = ("cuda-bindings", "cuda-python")
+"""Distributions with the CUDA calls: the second one only until 12.6, where the first one is not there."""
+_CUDA_OF_L4T = {36: (12, 6), 38: (13, 0), 39: (13, 2)}
+"""Versions of CUDA by the major ones of Jetson Linux."""
+
+
+def kv_strategies(version: str) -> tuple[str, ...]:
+    """Which graphs a version of TensorRT runs: "append", "inplace", both or none."""
+    parts = _parts(version)
+    if parts < _APPEND:
+        return ()
+    return ("append", "inplace") if parts >= _INPLACE else ("append",)
+
+
+def check_jetson_tensorrt(system: JetsonSystem) -> Finding:
+    """Whether the TensorRT that this JetPack brought runs engines of ours, and which."""
+    version = system.tensorrt
+    if not version:
+        return Finding(
+            "engines",
+            Level.WARNING,
+            "TensorRT is not installed, so no engine can be built or run here",
+            "sudo apt-get install nvidia-jetpack",
+        )
+    strategies = kv_strategies(version)
+    if not strategies:
+        return Finding(
+            "engines",
+            Level.WARNING,
+            f"TensorRT {version} is too old: engines need 10.3",
+            f"install {_GOOD_JETPACKS}, which brings its own TensorRT",
+        )
+    if _NOT_ON_JETSON[0] <= _parts(version) < _NOT_ON_JETSON[1]:
+        return Finding(
+            "engines",
+            Level.WARNING,
+            f"TensorRT {version} supports no Jetson (from 11.4.1 on it does again)",
+            f"install the TensorRT 10 of {_GOOD_JETPACKS}",
+        )
+    if "inplace" in strategies:
+        return Finding("engines", Level.OK, f"TensorRT {version} runs append and inplace graphs")
+    text = f"TensorRT {version} runs append graphs; inplace ones need 10.15.1 (JetPack 7.2)"
+    return Finding("engines", Level.OK, text)
+
+
+def check_python_tensorrt(
+    module: ProbedModule | None, system: JetsonSystem | None, *, is_isolated: bool, python: str, has_gpu: bool
+) -> Finding | None:
+    """Whether `import tensorrt` gives the library. None where it is of no use.
+
+    Args:
+        module: what the import gave; None where nothing of that name is found.
+        system: of a Jetson.
+        is_isolated: Python runs in a virtual environment that does not see the system's packages.
+        python: version.
+        has_gpu: whether an NVIDIA GPU is here.
+    """
+    if module is None:
+        if system is not None:
+            return _missing_on_jetson(system, is_isolated=is_isolated, python=python)
+        if not has_gpu:
+            return None
+        text = "not installed: this GPU runs no TensorRT engine"
+        return Finding("tensorrt", Level.NOTE, text, "pip install tensorrt, from NVIDIA's package index")
+    if module.is_empty:
+        where = module.paths[0] if module.paths else "a folder"
+        text = f"`import tensorrt` finds {where}, a folder without the library, as packages of type stubs leave one"
+        return Finding("tensorrt", Level.WARNING, text, "pip uninstall tensorrt-stubs, or remove that folder")
+    if module.error:
+        remedy = "install TensorRT and its libraries from one source, in one version"
+        return Finding("tensorrt", Level.WARNING, f"it cannot be imported: {module.error}", remedy)
+    if system is not None and system.tensorrt and _parts(module.version)[:3] != _parts(system.tensorrt)[:3]:
+        text = f"Python sees TensorRT {module.version}, the system has {system.tensorrt}"
+        return Finding("tensorrt", Level.WARNING, text, "pip uninstall tensorrt: on a Jetson the system's own counts")
+    return Finding("tensorrt", Level.OK, f"Python sees TensorRT {module.version}")
+
+
+def check_cuda_bindings(
+    versions: Mapping[str, str | None], driver: tuple[int, int] | None, system: JetsonSystem | None
+) -> Finding:
+    """Whether the CUDA calls of a TensorRT engine can be made.
+
+    Args:
+        versions: of `CUDA_PACKAGES`; None for one that is not installed.
+        driver: major and minor version of CUDA that it is of; None where it does not say, and then that of the JetPack
+            counts.
+        system: of a Jetson.
+    """
+    told = driver or (None if system is None else _CUDA_OF_L4T.get(_parts(system.l4t)[0] if system.l4t else 0))
+    found = [(name, version) for name in CUDA_PACKAGES if (version := versions.get(name)) is not None]
+    if not found:
+        remedy = f"pip install {wanted_cuda_python(told)}"
+        return Finding("cuda", Level.WARNING, "cuda-python is not installed: no engine can run", remedy)
+    name, version = found[0]
+    if told is not None and _parts(version)[:2] > told:
+        text = f"{name} {version} has a newer runtime than this machine's driver, which is of CUDA {told[0]}.{told[1]}"
+        # Beside a Jetson's, a driver takes most of what a newer one of its own major version calls.
+        works = system is None and _parts(version)[0] == told[0]
+        return Finding("cuda", Level.NOTE if works else Level.WARNING, text, older_cuda_python(told))
+    if told is not None and system is not None and _parts(version)[0] != told[0]:
+        text = f"{name} {version} is not for the CUDA {told[0]} of this JetPack"
+        return Finding("cuda", Level.WARNING, text, older_cuda_python(told))
+    return Finding("cuda", Level.OK, f"{name} {version}")
+
+
+def _missing_on_jetson(system: JetsonSystem, *, is_isolated: bool, python: str) -> Finding:
+    remake = "make it again: python3 -m venv --system-site-packages DIRECTORY, with the system's own python3"
+    if is_isolated:
+        text = "this virtual environment does not see the system's packages, so TensorRT is invisible"
+        return Finding("tensorrt", Level.WARNING, text, remake)
+    if PYTHON_TENSORRT in system.packages:
+        text = f"this Python ({python}) is not the system's own, for which TensorRT was made"
+        return Finding("tensorrt", Level.WARNING, text, "use /usr/bin/python3 for the virtual environment")
+    text = "this Python does not find TensorRT"
+    remedy = f"sudo apt-get install {PYTHON_TENSORRT}, and use the system's own python3"
+    return Finding("tensorrt", Level.WARNING, text, remedy)
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
 
 LIBRARIES = (
     "numpy",

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from starsd_edge.bench.draft_replay import Features, Paired, Passage, compare, rounds_from, through, walk
-from starsd_edge.bench.figures import BenchReport, Figure, label_of
-from starsd_edge.bench.machine import describe_machine
+from starsd_edge.bench.figures import BenchReport, Figure, describe_machine, label_of
 from starsd_edge.bench.prompts import HELD_OUT, is_looping, read_messages
 from starsd_edge.cli.bench.options import BenchDraftsOptions
+from starsd_edge.cli.output import output_console
 from starsd_edge.protocol.features import FLOAT16, INT8, read_features, write_features
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.sampling import SamplingParams
@@ -195,12 +194,10 @@ def _walked(texts: Sequence[Sequence[Round]]) -> RoundStats:
     return stats
 
 
-_WIDTH = 80
-
-
-def show_rows(rows: Sequence[Row], console: Console) -> None:
+def show(rows: Sequence[Row]) -> None:
     """One line for each temperature and tree, then what the columns mean."""
-    table = Table(box=None, pad_edge=False, width=_WIDTH)
+    console = output_console(exact=True)
+    table = Table(box=None, pad_edge=False, width=console.width)
     for heading in ("T", "tree", "texts", "tokens/ round", "accept./ round", "survival by level", "int8 features"):
         table.add_column(heading, justify="left" if heading.startswith(("tree", "surv")) else "right")
     for row in rows:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import urlsplit
 
 import msgspec
 
-from starsd_edge.bench.device_times import LinkTimes, ModelPassTimes
-from starsd_edge.bench.figures import BenchReport, write_report
-from starsd_edge.bench.machine import describe_machine
+from starsd_edge.bench.device_times import LinkTimes, ModelDraftTimes, ModelPassTimes
+from starsd_edge.bench.figures import BenchReport, describe_machine, write_report
 from starsd_edge.bench.star_figures import Expected, StarResults, is_serial, simulated, star_figures
 from starsd_edge.bench.star_plan import (
     CROWD,
@@ -28,20 +28,78 @@ from starsd_edge.bench.star_plan import (
     points_of,
 )
 from starsd_edge.bench.star_report import point_rows, star_markdown
-from starsd_edge.bench.star_runs import HubUse, MeasuredPoint, Point, seen_between
+from starsd_edge.bench.star_runs import HubPlan, HubUse, MeasuredPoint, Point, seen_between, written_shape
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.integrity import write_whole
-from starsd_edge.cli.bench.star_hubs import StarHubs
-from starsd_edge.cli.bench.star_options import BenchStarOptions
+from starsd_edge.cli.bench.options import BenchStarOptions
 from starsd_edge.cli.bench.star_probe import HubWatcher
 from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
-from starsd_edge.cli.extras import missing_extra
-from starsd_edge.errors import UsageError
-from starsd_edge.hub_process import read_status
+from starsd_edge.cli.bench.timing_hub import PROGRAM
+from starsd_edge.cli.shared_options import AUTO
+from starsd_edge.errors import UsageError, missing_extra
+from starsd_edge.hub_process import hub_process, read_status
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
+
+_MAX_SESSIONS = 8192
+
+
+class StarHubs:
+    """Starts a hub when it is first needed and keeps it; one that nobody uses costs nothing. A context manager.
+
+    Args:
+        draft: the draft bundle; None for n-grams.
+        wrong_ids: tokens that no text holds.
+    """
+
+    def __init__(self, draft: Path | None, wrong_ids: Sequence[int], program: Sequence[str] = PROGRAM) -> None:
+        self._draft = draft
+        self._wrong_ids = wrong_ids
+        self._program = program
+        self._stack = ExitStack()
+        self._urls: dict[HubPlan, str] = {}
+
+    def __enter__(self) -> StarHubs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def url(self, plan: HubPlan) -> str:
+        """The address of a hub that is as planned.
+
+        Raises:
+            StarsdError: it does not start.
+        """
+        if plan not in self._urls:
+            arguments = hub_arguments(plan, self._draft, self._wrong_ids)
+            self._urls[plan] = self._stack.enter_context(hub_process(arguments, self._program))
+        return self._urls[plan]
+
+
+def hub_arguments(plan: HubPlan, draft: Path | None, wrong_ids: Sequence[int]) -> list[str]:
+    """What the hub's process is told."""
+    options: Mapping[str, object] = {
+        "--threads": 1,
+        "--max-sessions": _MAX_SESSIONS,
+        "--resume-grace": 1,
+        "--policy": plan.policy,
+        "--max-batch": plan.max_batch,
+        "--draft-shape": AUTO if plan.shape is None else f"fixed:{written_shape(plan.shape)}",
+        **({} if plan.times is None else _modelled(plan.times)),
+        **({"--wrong-ids": ",".join(map(str, wrong_ids))} if plan.wrong else {}),
+    }
+    written = [word for name, value in options.items() for word in (name, str(value))]
+    return [*([] if draft is None else [str(draft), "--require-drafter"]), *written]
+
+
+def _modelled(times: ModelDraftTimes) -> dict[str, object]:
+    return {"--draft-ms": 1e3 * times.one_s, "--draft-growth": times.growth, "--draft-levels": times.levels}
+
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long one decode loop may hold the interpreter that the others wait for: as on a hub."""

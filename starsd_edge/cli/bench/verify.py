@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from starsd_edge.bench.figures import BenchReport, Figure, label_of
-from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.figures import BenchReport, Figure, describe_machine, label_of, usable_cores
 from starsd_edge.bench.prompts import read_messages
-from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes_up_to
+from starsd_edge.bench.runs import lengths_within, measure_verify, sizes_up_to
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench.options import BenchVerifyOptions
+from starsd_edge.cli.output import output_console
 from starsd_edge.doctor.curve_store import CurveKey, Passes, StoredCurves, curve_key, stored_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.loading import check_device
@@ -150,13 +149,11 @@ def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]
     return drafts
 
 
-WIDTH = 80
-
-
-def show_passes(outcome: VerifyOutcome, console: Console) -> None:
+def show(outcome: VerifyOutcome) -> None:
     """A line for each number of committed tokens and rows, then the first drafts, and what was measured how."""
     report, settings = outcome.report, outcome.report.settings
-    table = Table(box=None, pad_edge=False, width=WIDTH)
+    console = output_console(exact=True)
+    table = Table(box=None, pad_edge=False, width=console.width)
     for heading in ("committed", "rows", "pass ms", "least", "most", "over one row"):
         table.add_column(heading, justify="right")
     for committed, seconds in outcome.passes.items():

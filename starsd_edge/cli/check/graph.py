@@ -10,10 +10,9 @@ from pathlib import Path
 from starsd_edge.bundles.bundle import Bundle, read_manifest
 from starsd_edge.bundles.catalogue import find_entry, held_source, resolve_model
 from starsd_edge.cli.check.options import CheckOptions
-from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.fetching import fetch_progress
+from starsd_edge.cli.progress import fetch_progress
 from starsd_edge.doctor.gather import available_memory
-from starsd_edge.errors import EngineError, StarsdError, UsageError
+from starsd_edge.errors import EngineError, StarsdError, UsageError, missing_extra
 from starsd_edge.heads.draft_bundle import DRAFT_KIND, DraftBundle, DraftManifest, load_draft_bundle
 from starsd_edge.parity.files import check_each_file
 from starsd_edge.parity.findings import Check, Part, any_differs, differs, not_checked, ok

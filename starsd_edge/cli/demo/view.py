@@ -17,8 +17,7 @@ from starsd_edge.cli.streams import printable
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink
 from starsd_edge.telemetry.monitor.formats import acceptance_lines, heading, marks_for
-from starsd_edge.telemetry.monitor.frame import Sight, figure_lines, pane, strip
-from starsd_edge.telemetry.monitor.screen import CONNECTING
+from starsd_edge.telemetry.monitor.frame import CONNECTING, Sight, figure_lines, pane, strip
 
 _PANEL_ROWS = 18
 _LEAST_PANEL_ROWS = 5

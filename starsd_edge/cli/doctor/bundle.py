@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from starsd_edge.bundles.bundle import Bundle, bundle_kind, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost
-from starsd_edge.cli.extras import missing_extra
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.doctor.bundle import (
+    EngineNeeds,
     bundle_bytes,
+    check_engine,
+    check_engine_memory,
     check_extra_files,
     check_files,
     check_head_files,
@@ -21,11 +23,10 @@ from starsd_edge.doctor.bundle import (
     check_memory,
     run_inference,
 )
-from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.doctor.software import SoftwareFacts
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.errors import StarsdError, UsageError, missing_extra
 from starsd_edge.heads.draft_bundle import DRAFT_KIND, load_draft_bundle
 from starsd_edge.runtime.loading import CPU, CUDA, JETSON
 

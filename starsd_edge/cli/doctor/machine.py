@@ -12,8 +12,8 @@ from starsd_edge.cli.doctor.bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
+from starsd_edge.doctor.bundle import engine_hosts
 from starsd_edge.doctor.device import check_device
-from starsd_edge.doctor.engines import engine_hosts
 from starsd_edge.doctor.findings import Finding, Findings, Level
 from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.machine import check_cache, check_machine, check_welcome, read_cache

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from starsd_edge.bench.figures import Figure, label_of
-from starsd_edge.bench.machine import usable_cores
+from starsd_edge.bench.figures import Figure, label_of, usable_cores
 from starsd_edge.bench.prompts import read_messages
-from starsd_edge.bench.runs import WARM_UP_TOKENS, run_by_turns
-from starsd_edge.bench.verify_curve import SIZES, measure_verify
+from starsd_edge.bench.runs import SIZES, WARM_UP_TOKENS, measure_verify, run_by_turns
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import bundle_names
 from starsd_edge.bundles.catalogue import find_bundle

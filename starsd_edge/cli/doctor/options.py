@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.shared_options import bundle_names
 from starsd_edge.errors import UsageError
 
 

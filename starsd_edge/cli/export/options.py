@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starsd_edge.cli.completion import model_names
+from starsd_edge.cli.shared_options import model_names
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:

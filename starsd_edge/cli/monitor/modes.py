@@ -22,9 +22,8 @@ from starsd_edge.telemetry.feed import FeedError, Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder
 from starsd_edge.telemetry.monitor.formats import board_json, marks_for, plain_line
-from starsd_edge.telemetry.monitor.frame import Sight, report
+from starsd_edge.telemetry.monitor.frame import Screen, Sight, parse_keys, report
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.screen import Screen, parse_keys
 
 ONCE_SNAPSHOTS = 3
 """Rates need two moments; a second apart they mean something."""

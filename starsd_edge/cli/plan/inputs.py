@@ -10,8 +10,8 @@ from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
-from starsd_edge.cli.draft_shapes import parse_shape
 from starsd_edge.cli.plan.options import MemoryOptions, PlanOptions
+from starsd_edge.cli.shared_options import parse_shape
 from starsd_edge.doctor.curve_store import KeptCurves, curve_store, files_digest, kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve

@@ -9,9 +9,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.draft_shapes import QueueOrder
 from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.shared_options import QueueOrder, bundle_names
 from starsd_edge.errors import UsageError
 
 

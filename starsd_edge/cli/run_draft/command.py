@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.draft_shapes import AUTO, HeadDevice, HeadPrecision, QueueOrder, parse_hub_shape
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.cli.shared_options import AUTO, HeadDevice, HeadPrecision, QueueOrder, bundle_names, parse_hub_shape
 from starsd_edge.errors import UsageError
 from starsd_edge.key_file import read_token
 

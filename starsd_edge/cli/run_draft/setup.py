@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from starsd_edge.bundles.bundle import bundle_kind
 from starsd_edge.bundles.cache import expanded
-from starsd_edge.cli.settings.files import TomlError, parse_toml
+from starsd_edge.cli.settings_files import TomlError, parse_toml
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
 from starsd_edge.heads.loading import AUTO, CPU

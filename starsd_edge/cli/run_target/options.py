@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.logs import LogOptions
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.cli.shared_options import bundle_names
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:

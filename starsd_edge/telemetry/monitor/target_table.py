@@ -13,7 +13,7 @@ from starsd_edge.protocol.checks import printable
 from starsd_edge.protocol.codes import MEANINGS
 from starsd_edge.telemetry.feed import Event
 from starsd_edge.telemetry.hub_facts import LatencyFacts, ShapeFacts
-from starsd_edge.telemetry.monitor.board import FAILING, ON, WARMING, TargetRow
+from starsd_edge.telemetry.monitor.board import FAILING, KEYS, ON, WARMING, TargetRow
 from starsd_edge.telemetry.monitor.formats import (
     Marks,
     acceptance_lines,
@@ -29,7 +29,6 @@ from starsd_edge.telemetry.monitor.formats import (
     size,
     sparkline,
 )
-from starsd_edge.telemetry.monitor.view import KEYS
 
 _LEAST_NAME = 12
 _MOST_NAME = 32

@@ -1,11 +1,13 @@
-"""Draft shapes as users write them."""
+"""What the options of several commands share: draft shapes as users write them, choices, and what the shell offers for
+a word that is being typed. That runs at every press of the key, so this module imports next to nothing.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import StarsdError, UsageError
 
 if TYPE_CHECKING:
     from starsd_edge.speculation.tree import DraftShape
@@ -70,3 +72,20 @@ class HeadPrecision(str, Enum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+
+
+def bundle_names(incomplete: str) -> list[str]:
+    """Bundles in the cache; the shell itself offers paths where no name fits."""
+    from starsd_edge.bundles import cache
+
+    try:
+        return [name for name in cache.bundle_names() if name.startswith(incomplete)]
+    except StarsdError:  # there is no cache
+        return []
+
+
+def model_names(incomplete: str) -> list[str]:
+    """Models that can be fetched by name."""
+    from starsd_edge.bundles.catalogue import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(incomplete)]
