@@ -9,6 +9,7 @@ import msgspec
 
 from starsd_edge.protocol.counters import DraftRecord
 from starsd_edge.protocol.hub_side import HubConnection
+from starsd_edge.telemetry.durations import TrackedDuration
 from starsd_edge.telemetry.feed import MAX_EVENTS, Event
 from starsd_edge.telemetry.hub_facts import (
     Judgement,
@@ -19,7 +20,7 @@ from starsd_edge.telemetry.hub_facts import (
     TargetReport,
     TimeUse,
 )
-from starsd_edge.telemetry.latency import Latency, TrackedDuration
+from starsd_edge.telemetry.latency import Latency
 from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512

@@ -5,8 +5,12 @@ a word that is being typed. That runs at every press of the key, so this module 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from starsd_edge.cli.options import MAX_THREADS
 from starsd_edge.errors import StarsdError, UsageError
 
 if TYPE_CHECKING:
@@ -89,3 +93,35 @@ def model_names(incomplete: str) -> list[str]:
     from starsd_edge.bundles.catalogue import CATALOGUE
 
     return [name for name in CATALOGUE if name.startswith(incomplete)]
+
+
+TargetBundle = Annotated[
+    str,
+    typer.Argument(
+        help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_THREADS, help="CPU threads of each engine. Default: all cores.", show_default=False),
+]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)]
+FiguresFile = Annotated[
+    Path | None, typer.Option(help="Also write the figures to this file, as JSON.", show_default=False)
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(help="File with one prompt per line. Default: prompts that are shipped.", show_default=False),
+]
+DraftDepth = Annotated[int | None, typer.Option(min=1, help="Most levels of a draft tree: draft tokens in a row.")]
+DraftNodes = Annotated[int | None, typer.Option(min=1, help="Most draft tokens per round.")]
+DraftBranching = Annotated[int | None, typer.Option(min=1, help="Most children of one node of a draft tree.")]
+DraftWait = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Seconds to wait for every draft, all of which is then verified. Default: wait and verify as far as it "
+        "pays.",
+    ),
+]

@@ -13,7 +13,21 @@ import typer
 
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.run_draft.command import RunDraftOptions
-from starsd_edge.cli.shared_options import HeadDevice, HeadPrecision, QueueOrder, bundle_names, parse_shape
+from starsd_edge.cli.shared_options import (
+    DraftBranching,
+    DraftDepth,
+    DraftNodes,
+    DraftWait,
+    FiguresFile,
+    HeadDevice,
+    HeadPrecision,
+    Prompts,
+    QueueOrder,
+    TargetBundle,
+    Threads,
+    bundle_names,
+    parse_shape,
+)
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,12 +45,7 @@ class HubDrafter(str, Enum):
 class BenchDecodeOptions:
     """The options of the command."""
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     draft: Annotated[
         str | None,
         typer.Option(
@@ -51,24 +60,16 @@ class BenchDecodeOptions:
             help="Drafter of a hub to measure; may be given twice. Default: all there are.", show_default=False
         ),
     ] = ()
-    prompts: Annotated[
-        Path | None, typer.Option(help="File with one prompt per line; without it, those shipped.", show_default=False)
-    ] = None
+    prompts: Prompts = None
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Cut or lengthen every prompt to so many tokens.")] = 64
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer.")] = 128
     repeats: Annotated[int, typer.Option(min=1, help="How often all prompts are answered in every way.")] = 1
-    draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
-    draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
-    draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
-    draft_wait: Annotated[
-        float | None,
-        typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
-    ] = None
+    draft_depth: DraftDepth = None
+    draft_nodes: DraftNodes = None
+    draft_branching: DraftBranching = None
+    draft_wait: DraftWait = None
     device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine; default: all cores.", show_default=False),
-    ] = None
+    threads: Threads = None
     hub_threads: Annotated[
         int | None,
         typer.Option(
@@ -87,7 +88,7 @@ class BenchDecodeOptions:
         bool,
         typer.Option(help="Also measure spinning thread pools, and a hub with one thread.", show_default=False),
     ] = False
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.", show_default=False)] = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         if self.drafter and HubDrafter.DRAFT in self.drafter and self.draft is None:
@@ -104,6 +105,9 @@ class BenchDecodeOptions:
         return (HubDrafter.NGRAM.value,) if self.draft is None else (HubDrafter.DRAFT.value, HubDrafter.NGRAM.value)
 
 
+Trees = Annotated[
+    tuple[str, ...], typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times.")
+]
 _TREE = re.compile(r"(\d+)x(\d+)x(\d+)\Z")
 
 
@@ -115,33 +119,20 @@ class BenchDraftsOptions:
         UsageError: a tree is not written as three numbers.
     """
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     draft: Annotated[
         str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names, show_default=False)
     ]
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="File with one prompt per line; without it, those shipped for this.", show_default=False),
-    ] = None
+    prompts: Prompts = None
     limit: Annotated[int | None, typer.Option(min=1, help="Use so many prompts only.", show_default=False)] = None
     new_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of every answer.")] = 128
     temperature: Annotated[tuple[float, ...], typer.Option(help="Of the answers; may be given several times.")] = (
         0.0,
         1.0,
     )
-    tree: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times."),
-    ] = ("4x4x1", "8x5x3", "32x6x8")
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine.", show_default=False)
-    ] = None
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+    tree: Trees = ("4x4x1", "8x5x3", "32x6x8")
+    threads: Threads = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         tree_shapes(self.tree)
@@ -191,19 +182,14 @@ class BenchHubStepOptions:
         8,
         16,
     )
-    tree: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times."),
-    ] = ("8x5x3", "4x4x1")
+    tree: Trees = ("8x5x3", "4x4x1")
     rows: Annotated[int, typer.Option(min=1, help="Tokens that every session has at the beginning.")] = 256
     new_rows: Annotated[int, typer.Option(min=1, help="Tokens that come with every request.")] = 2
     repeats: Annotated[int, typer.Option(min=3, help="Steps of each kind.")] = 30
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the head.", show_default=False)
-    ] = None
+    threads: Threads = None
     device: Annotated[HeadDevice, typer.Option(help="As in run-draft.")] = HeadDevice.CPU
     draft_precision: Annotated[HeadPrecision, typer.Option(help="As in run-draft.")] = HeadPrecision.AUTO
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         tree_shapes(self.tree)
@@ -220,25 +206,15 @@ LEAST_TOKENS = 32
 class BenchTraceOptions:
     """The options of the command."""
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     output: Annotated[
         Path | None,
         typer.Option(help="File to write; default: one of the bundle's name in the cache.", show_default=False),
     ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="File with one prompt per line; without it, those shipped for judging.", show_default=False),
-    ] = None
+    prompts: Prompts = None
     texts: Annotated[int, typer.Option(min=1, max=1024, help="Record so many texts.")] = 16
     new_tokens: Annotated[int, typer.Option(min=LEAST_TOKENS, max=8192, help="Most tokens of every answer.")] = 320
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine; default: all cores.")
-    ] = None
+    threads: Threads = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,16 +225,9 @@ class BenchVerifyOptions:
         UsageError: a number of rows or of tokens cannot be measured.
     """
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     device: Annotated[str, typer.Option(help="As in run-target.")] = "cpu"
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
-    ] = None
+    threads: Threads = None
     rows: Annotated[
         tuple[int, ...],
         typer.Option(
@@ -282,7 +251,7 @@ class BenchVerifyOptions:
             show_default=False,
         ),
     ] = True
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         if any(rows < 1 for rows in self.rows) or any(tokens < 0 for tokens in self.committed):

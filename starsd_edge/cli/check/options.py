@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from starsd_edge.cli.options import MAX_THREADS
-from starsd_edge.cli.shared_options import bundle_names
+from starsd_edge.cli.shared_options import AsJson, Threads, bundle_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +35,5 @@ class CheckOptions:
             show_default=False,
         ),
     ] = ()
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of ONNX Runtime.", show_default=False)
-    ] = None
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
-    ] = False
+    threads: Threads = None
+    as_json: AsJson = False

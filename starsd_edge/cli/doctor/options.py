@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from starsd_edge.cli.options import MAX_THREADS
-from starsd_edge.cli.shared_options import bundle_names
+from starsd_edge.cli.shared_options import AsJson, Threads, TokenFile, bundle_names
 from starsd_edge.errors import UsageError
 
 
@@ -43,9 +41,7 @@ class DoctorOptions:
             metavar="HUB", help="Check the link to this hub instead, and what it is worth.", show_default=False
         ),
     ] = None
-    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
-        None
-    )
+    token_file: TokenFile = None
     port: Annotated[
         int | None,
         typer.Option(
@@ -58,9 +54,7 @@ class DoctorOptions:
     device: Annotated[
         str, typer.Option(help="With --network: where the model runs, as in run-target.", show_default=False)
     ] = "cpu"
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
-    ] = None
+    threads: Threads = None
     acceptance: Annotated[
         float | None,
         typer.Option(
@@ -74,9 +68,7 @@ class DoctorOptions:
         bool,
         typer.Option(help="With --network: time verify passes again instead of using kept times.", show_default=False),
     ] = False
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
-    ] = False
+    as_json: AsJson = False
 
     @property
     def bundles(self) -> tuple[str, ...]:

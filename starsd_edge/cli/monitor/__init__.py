@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.shared_options import TokenFile
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ class MonitorOptions:
     """The options of the command."""
 
     hub: Annotated[str, typer.Argument(help="The hub to watch; without a port it is 8317.")] = "ws://127.0.0.1:8317"
-    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
-        None
-    )
+    token_file: TokenFile = None
     once: Annotated[bool, typer.Option(help="Show it once, and leave.", show_default=False)] = False
     json: Annotated[
         bool, typer.Option(help="JSON: one object, or one a second without --once.", show_default=False)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from starsd_edge.cli.options import MAX_THREADS
-from starsd_edge.cli.shared_options import QueueOrder, bundle_names
+from starsd_edge.cli.shared_options import AsJson, QueueOrder, bundle_names
 from starsd_edge.errors import UsageError
 
 
@@ -123,9 +123,7 @@ class PlanOptions:
         ),
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 1
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
-    ] = False
+    as_json: AsJson = False
 
     def __post_init__(self) -> None:
         for group in (self.drafter, self.target, self.memory):
