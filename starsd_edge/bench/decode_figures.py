@@ -48,7 +48,7 @@ def decode_figures(measured: DecodeTimes, label: str) -> list[Figure]:
     return [
         *_speeds(measured, label),
         *_ratios(measured.runs, label),
-        *_verify_curve(measured.verify_s, label),
+        *verify_curve_figures(measured.verify_s, label),
         *_own_time(measured.runs[PLAIN], label),
         *(
             figure
@@ -77,13 +77,14 @@ def _ratios(runs: Runs, label: str) -> Iterator[Figure]:
             yield Figure.median(f"{one}_over_{other}", ratios, "", label)
 
 
-def _verify_curve(verify_s: Mapping[int, Sequence[float]], label: str) -> Iterator[Figure]:
+def verify_curve_figures(verify_s: Mapping[int, Sequence[float]], label: str, suffix: str = "") -> Iterator[Figure]:
+    """Of the seconds of verify passes by their number of rows; the names of the figures end with `suffix`."""
     for rows, seconds in verify_s.items():
-        yield Figure.median(f"verify_ms_{rows}", [1e3 * each for each in seconds], "ms", label)
+        yield Figure.median(f"verify_ms_{rows}{suffix}", [1e3 * each for each in seconds], "ms", label)
     for rows, seconds in verify_s.items():
         if rows > 1:
             ratios = [many / one for many, one in zip(seconds, verify_s[1], strict=True)]
-            yield Figure.median(f"verify{rows}_over_verify1", ratios, "", label)
+            yield Figure.median(f"verify{rows}_over_verify1{suffix}", ratios, "", label)
 
 
 def _own_time(runs: Sequence[Run], label: str) -> Iterator[Figure]:

@@ -23,7 +23,7 @@ from starsd_edge.bundles.engine_manifest import (
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.import_probe import ProbedModule
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, failure, note, ok, warning
 from starsd_edge.doctor.machine import ENGINES, gigabytes
 from starsd_edge.errors import EngineError
 from starsd_edge.heads.draft_bundle import DraftBundle
@@ -85,16 +85,14 @@ def check_inference(name: str, device: str, inference: Inference) -> Finding:
     """What `run_inference` gave."""
     check = f"engine {device}"
     if not inference.is_finite:
-        return Finding(
-            check, Level.FAILURE, f"{name}: the logits are no numbers", "export the bundle again, with --weights fp32"
-        )
+        return failure(check, f"{name}: the logits are no numbers", "export the bundle again, with --weights fp32")
     ran = f"{name}: ran, {1e3 * inference.step_s:.1f} ms for a token"
     if inference.largest_difference == 0:
-        return Finding(check, Level.OK, f"{ran}; a chain verified at once has the same bits as steps")
+        return ok(check, f"{ran}; a chain verified at once has the same bits as steps")
     text = f"{ran}; a chain verified at once differs from steps by up to {inference.largest_difference:.1e} in a logit"
     if inference.same_choice:
-        return Finding(check, Level.NOTE, f"{text}: near ties may be decided otherwise")
-    return Finding(check, Level.WARNING, f"{text} and chooses other tokens", "use a bundle with fp32 weights")
+        return note(check, f"{text}: near ties may be decided otherwise")
+    return warning(check, f"{text} and chooses other tokens", "use a bundle with fp32 weights")
 
 
 def check_files(bundle: Bundle) -> Finding:
@@ -102,7 +100,7 @@ def check_files(bundle: Bundle) -> Finding:
     size = gigabytes(bundle_bytes(bundle))
     graph = bundle.manifest.graph
     text = f"{bundle.path.name}: {len(bundle.manifest.files)} files whole, {size}, {graph.weights} weights"
-    return Finding("bundle", Level.OK, text)
+    return ok("bundle", text)
 
 
 def check_head_files(bundle: DraftBundle) -> Finding:
@@ -111,7 +109,7 @@ def check_head_files(bundle: DraftBundle) -> Finding:
     text = (
         f"{bundle.path.name}: {len(manifest.files)} files whole, a draft head for run-draft, {manifest.weights} weights"
     )
-    return Finding("bundle", Level.OK, text)
+    return ok("bundle", text)
 
 
 def check_extra_files(bundle: Bundle) -> Iterator[Finding]:
@@ -121,7 +119,7 @@ def check_extra_files(bundle: Bundle) -> Iterator[Finding]:
     extra = sorted(name for name in present if name not in known and not name.startswith(f"{ENGINES}/"))
     if extra:
         text = f"{bundle.path.name}: files that the export did not write: {', '.join(extra[:3])}"
-        yield Finding("bundle", Level.NOTE, text, "move them elsewhere, or remove them")
+        yield note("bundle", text, "move them elsewhere, or remove them")
 
 
 def check_memory(bundle: Bundle, available_bytes: int) -> Finding:
@@ -133,9 +131,9 @@ def check_memory(bundle: Bundle, available_bytes: int) -> Finding:
         f"for {context} tokens)"
     )
     if weights + cache <= available_bytes:
-        return Finding("memory", Level.OK, text)
+        return ok("memory", text)
     remedy = "free some memory, lower --context of run-target, or use a smaller bundle"
-    return Finding("memory", Level.WARNING, f"{text} and {gigabytes(available_bytes)} are free", remedy)
+    return warning("memory", f"{text} and {gigabytes(available_bytes)} are free", remedy)
 
 
 def bundle_bytes(bundle: Bundle) -> int:
@@ -200,18 +198,18 @@ def check_engine_memory(name: str, needs: EngineNeeds, device: DeviceFacts) -> I
     smaller = "give a smaller --context when you build it, or export smaller weights (--weights int8, int4)"
     if needs.running > total:
         text = f"{running}, and there are {gigabytes(total)} in all"
-        yield Finding("engine memory", Level.WARNING, text, smaller)
+        yield warning("engine memory", text, smaller)
         return
     if needs.running > free:
         text = f"{running}, and {gigabytes(free)} are free"
-        yield Finding("engine memory", Level.WARNING, text, f"close other programs, or {smaller}")
+        yield warning("engine memory", text, f"close other programs, or {smaller}")
         return
     building = f"about {gigabytes(needs.building)} to build it"
     if needs.building > device.memory.free:
         text = f"{running}; {building} are more than the {gigabytes(device.memory.free)} that are free"
-        yield Finding("engine memory", Level.WARNING, text, f"close other programs before you build it, or {smaller}")
+        yield warning("engine memory", text, f"close other programs before you build it, or {smaller}")
         return
-    yield Finding("engine memory", Level.OK, f"{running}, {building}; {gigabytes(free)} are free")
+    yield ok("engine memory", f"{running}, {building}; {gigabytes(free)} are free")
 
 
 def check_engine(
@@ -237,9 +235,9 @@ def check_engine(
             f"{name}: built for {', '.join(engine.compute_capabilities)} and {engine.library} {engine.version}, up to "
             f"{limits.max_context} tokens, trees of {limits.max_tree} rows"
         )
-        return Finding("engine", Level.OK, text)
+        return ok("engine", text)
     if why:
-        return Finding("engine", Level.WARNING, f"{name}: {why}")
+        return warning("engine", f"{name}: {why}")
     kind = hosts[0].library.replace("_", "-")
     remedy = f"starsd-edge export {bundle.path} --engine {kind}"
-    return Finding("engine", Level.NOTE, f"{name}: no engine was built of it on this machine", remedy)
+    return note("engine", f"{name}: no engine was built of it on this machine", remedy)

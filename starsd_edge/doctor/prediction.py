@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from starsd_edge.bench.figures import Figure
 from starsd_edge.bench.runs import Run
 from starsd_edge.doctor.curve_store import StoredCurves
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, failure, note, ok, warning
 from starsd_edge.doctor.link import LinkFacts, milliseconds
 from starsd_edge.planning import law
 from starsd_edge.planning.curve import VerifyCurve
@@ -188,12 +188,11 @@ def check_trial(trial: Trial) -> Iterator[Finding]:
     text = (
         f"{trial.tokens_per_round:.2f} tokens in a round, {trial.depth:.1f} guesses drafted, over {trial.rounds} rounds"
     )
-    yield Finding("acceptance", Level.OK, text)
-    yield Finding("draft", Level.OK, f"{milliseconds(trial.draft_s)} in the hub's drafter for each (p50)")
+    yield ok("acceptance", text)
+    yield ok("draft", f"{milliseconds(trial.draft_s)} in the hub's drafter for each (p50)")
     if not trial.same_text:
-        yield Finding(
+        yield failure(
             "text",
-            Level.FAILURE,
             "the answers with the hub are not those of plain decoding",
             "use a bundle with fp32 weights, and report the fault with `starsd-edge doctor --json`",
         )
@@ -205,7 +204,7 @@ def check_curve(curve: VerifyCurve, stored: StoredCurves, is_new: bool) -> Findi
     ratios = ", ".join(f"{curve.ratio(rows):.2f} at {rows}" for rows in others)
     when = "now" if is_new else f"at {stored.measured_at} UTC"
     text = f"{milliseconds(curve.at(first))} for one token, times {ratios or 1} tokens; measured {when}"
-    return Finding("verify", Level.OK, text, "" if is_new else "--remeasure does it again")
+    return ok("verify", text, "" if is_new else "--remeasure does it again")
 
 
 def check_prediction(prediction: Prediction, trial: Trial) -> Iterator[Finding]:
@@ -217,16 +216,16 @@ def check_prediction(prediction: Prediction, trial: Trial) -> Iterator[Finding]:
         f"{source}: {prediction.gain:.2f} times plain decoding at this RTT, {prediction.tokens_per_s:.1f} tokens/s "
         f"where plain gives {1 / prediction.plain_s:.1f}"
     )
-    yield Finding("gain", *_judged(prediction.gain, text, _REMEDIES[limiting]))
+    yield _judged(prediction.gain, text, _REMEDIES[limiting])
     yield _measured(prediction, trial)
     yield _break_even(prediction)
-    yield Finding("limit", Level.OK, _limit(prediction, limiting, seconds))
+    yield ok("limit", _limit(prediction, limiting, seconds))
     most = law.most_targets(prediction.tokens, cost.draft_s, prediction.plain_s)
     enough = law.targets_without_idling(cost.draft_s, cost.return_s)
     text = (
         f"{_count(enough)} like this one keep the hub always busy; up to {_count(most)} are no slower than plain ones"
     )
-    yield Finding("targets", Level.OK, text)
+    yield ok("targets", text)
 
 
 def _limit(prediction: Prediction, limiting: str, seconds: float) -> str:
@@ -240,12 +239,12 @@ def _count(targets: int) -> str:
     return str(targets) if targets <= MANY_TARGETS else f"more than {MANY_TARGETS}"
 
 
-def _judged(gain: float, text: str, remedy: str) -> tuple[Level, str, str]:
+def _judged(gain: float, text: str, remedy: str) -> Finding:
     if gain >= WORTH_IT:
-        return Level.OK, text, ""
+        return ok("gain", text)
     if gain > 1 / WORTH_IT:
-        return Level.NOTE, f"{text}: hardly worth it", remedy
-    return Level.WARNING, f"{text}: not worth it", remedy
+        return note("gain", f"{text}: hardly worth it", remedy)
+    return warning("gain", f"{text}: not worth it", remedy)
 
 
 def _measured(prediction: Prediction, trial: Trial) -> Finding:
@@ -255,15 +254,15 @@ def _measured(prediction: Prediction, trial: Trial) -> Finding:
     )
     if not prediction.is_assumed and abs(trial.gain / prediction.gain - 1) > FAR_OFF:
         remedy = "see whether target and hub share their cores, or other work runs on one of them"
-        return Finding("measured", Level.WARNING, f"{text}: far from the prediction", remedy)
-    return Finding("measured", Level.OK, text)
+        return warning("measured", f"{text}: far from the prediction", remedy)
+    return ok("measured", text)
 
 
 def _break_even(prediction: Prediction) -> Finding:
     even, now = prediction.break_even_rtt_s, milliseconds(prediction.cost.rtt_s)
     if even <= 0:
-        return Finding("break-even", Level.NOTE, "at no RTT: a round costs more than its tokens even without a network")
-    return Finding("break-even", Level.OK, f"up to an RTT of {milliseconds(even)} the hub is a gain; now it is {now}")
+        return note("break-even", "at no RTT: a round costs more than its tokens even without a network")
+    return ok("break-even", f"up to an RTT of {milliseconds(even)} the hub is a gain; now it is {now}")
 
 
 def prediction_figures(prediction: Prediction, trial: Trial, curve: VerifyCurve, label: str) -> Iterator[Figure]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from starsd_edge.device.cuda_driver import older_cuda_python, wanted_cuda_python
 from starsd_edge.device.import_probe import ProbedModule
 from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, failure, not_run, note, ok, warning
 from starsd_edge.errors import install_extra
 
 _APPEND, _INPLACE = (10, 3), (10, 15, 1)
@@ -37,31 +37,27 @@ def check_jetson_tensorrt(system: JetsonSystem) -> Finding:
     """Whether the TensorRT that this JetPack brought runs engines of ours, and which."""
     version = system.tensorrt
     if not version:
-        return Finding(
+        return warning(
             "engines",
-            Level.WARNING,
             "TensorRT is not installed, so no engine can be built or run here",
             "sudo apt-get install nvidia-jetpack",
         )
     strategies = kv_strategies(version)
     if not strategies:
-        return Finding(
+        return warning(
             "engines",
-            Level.WARNING,
             f"TensorRT {version} is too old: engines need 10.3",
             f"install {_GOOD_JETPACKS}, which brings its own TensorRT",
         )
     if _NOT_ON_JETSON[0] <= _parts(version) < _NOT_ON_JETSON[1]:
-        return Finding(
+        return warning(
             "engines",
-            Level.WARNING,
             f"TensorRT {version} supports no Jetson (from 11.4.1 on it does again)",
             f"install the TensorRT 10 of {_GOOD_JETPACKS}",
         )
     if "inplace" in strategies:
-        return Finding("engines", Level.OK, f"TensorRT {version} runs append and inplace graphs")
-    text = f"TensorRT {version} runs append graphs; inplace ones need 10.15.1 (JetPack 7.2)"
-    return Finding("engines", Level.OK, text)
+        return ok("engines", f"TensorRT {version} runs append and inplace graphs")
+    return ok("engines", f"TensorRT {version} runs append graphs; inplace ones need 10.15.1 (JetPack 7.2)")
 
 
 def check_python_tensorrt(
@@ -82,18 +78,18 @@ def check_python_tensorrt(
         if not has_gpu:
             return None
         text = "not installed: this GPU runs no TensorRT engine"
-        return Finding("tensorrt", Level.NOTE, text, "pip install tensorrt, from NVIDIA's package index")
+        return note("tensorrt", text, "pip install tensorrt, from NVIDIA's package index")
     if module.is_empty:
         where = module.paths[0] if module.paths else "a folder"
         text = f"`import tensorrt` finds {where}, a folder without the library, as packages of type stubs leave one"
-        return Finding("tensorrt", Level.WARNING, text, "pip uninstall tensorrt-stubs, or remove that folder")
+        return warning("tensorrt", text, "pip uninstall tensorrt-stubs, or remove that folder")
     if module.error:
         remedy = "install TensorRT and its libraries from one source, in one version"
-        return Finding("tensorrt", Level.WARNING, f"it cannot be imported: {module.error}", remedy)
+        return warning("tensorrt", f"it cannot be imported: {module.error}", remedy)
     if system is not None and system.tensorrt and _parts(module.version)[:3] != _parts(system.tensorrt)[:3]:
         text = f"Python sees TensorRT {module.version}, the system has {system.tensorrt}"
-        return Finding("tensorrt", Level.WARNING, text, "pip uninstall tensorrt: on a Jetson the system's own counts")
-    return Finding("tensorrt", Level.OK, f"Python sees TensorRT {module.version}")
+        return warning("tensorrt", text, "pip uninstall tensorrt: on a Jetson the system's own counts")
+    return ok("tensorrt", f"Python sees TensorRT {module.version}")
 
 
 def check_cuda_bindings(
@@ -111,30 +107,29 @@ def check_cuda_bindings(
     found = [(name, version) for name in CUDA_PACKAGES if (version := versions.get(name)) is not None]
     if not found:
         remedy = f"pip install {wanted_cuda_python(told)}"
-        return Finding("cuda", Level.WARNING, "cuda-python is not installed: no engine can run", remedy)
+        return warning("cuda", "cuda-python is not installed: no engine can run", remedy)
     name, version = found[0]
     if told is not None and _parts(version)[:2] > told:
         text = f"{name} {version} has a newer runtime than this machine's driver, which is of CUDA {told[0]}.{told[1]}"
         # Beside a Jetson's, a driver takes most of what a newer one of its own major version calls.
         works = system is None and _parts(version)[0] == told[0]
-        return Finding("cuda", Level.NOTE if works else Level.WARNING, text, older_cuda_python(told))
+        return (note if works else warning)("cuda", text, older_cuda_python(told))
     if told is not None and system is not None and _parts(version)[0] != told[0]:
         text = f"{name} {version} is not for the CUDA {told[0]} of this JetPack"
-        return Finding("cuda", Level.WARNING, text, older_cuda_python(told))
-    return Finding("cuda", Level.OK, f"{name} {version}")
+        return warning("cuda", text, older_cuda_python(told))
+    return ok("cuda", f"{name} {version}")
 
 
 def _missing_on_jetson(system: JetsonSystem, *, is_isolated: bool, python: str) -> Finding:
     remake = "make it again: python3 -m venv --system-site-packages DIRECTORY, with the system's own python3"
     if is_isolated:
         text = "this virtual environment does not see the system's packages, so TensorRT is invisible"
-        return Finding("tensorrt", Level.WARNING, text, remake)
+        return warning("tensorrt", text, remake)
     if PYTHON_TENSORRT in system.packages:
         text = f"this Python ({python}) is not the system's own, for which TensorRT was made"
-        return Finding("tensorrt", Level.WARNING, text, "use /usr/bin/python3 for the virtual environment")
+        return warning("tensorrt", text, "use /usr/bin/python3 for the virtual environment")
     text = "this Python does not find TensorRT"
-    remedy = f"sudo apt-get install {PYTHON_TENSORRT}, and use the system's own python3"
-    return Finding("tensorrt", Level.WARNING, text, remedy)
+    return warning("tensorrt", text, f"sudo apt-get install {PYTHON_TENSORRT}, and use the system's own python3")
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -199,7 +194,7 @@ class SoftwareFacts:
 
 def check_software(facts: SoftwareFacts) -> Iterator[Finding]:
     """All of them."""
-    yield Finding("python", Level.OK, f"starsd-edge {facts.program}, Python {facts.python} on {facts.system}")
+    yield ok("python", f"starsd-edge {facts.program}, Python {facts.python} on {facts.system}")
     yield _libraries(facts)
     yield from _compiled(facts)
     yield _speedups(facts)
@@ -210,16 +205,15 @@ def check_software(facts: SoftwareFacts) -> Iterator[Finding]:
 
 def _libraries(facts: SoftwareFacts) -> Finding:
     found = [f"{name} {version}" for name, version in facts.versions.items() if version is not None]
-    return Finding("libraries", Level.OK, ", ".join(found))
+    return ok("libraries", ", ".join(found))
 
 
 def _compiled(facts: SoftwareFacts) -> Iterator[Finding]:
     for module in COMPILED:
         if module in facts.broken:
             library = module.partition(".")[0]
-            yield Finding(
+            yield failure(
                 "libraries",
-                Level.FAILURE,
                 f"{library} cannot be loaded: {facts.broken[module]}",
                 f"pip install --force-reinstall --no-cache-dir {library}",
             )
@@ -227,35 +221,32 @@ def _compiled(facts: SoftwareFacts) -> Iterator[Finding]:
 
 def _speedups(facts: SoftwareFacts) -> Finding:
     if SPEEDUPS in facts.broken:
-        return Finding(
+        return warning(
             "websockets",
-            Level.WARNING,
             "without its compiled part: masking 64 KiB takes about 50 times as long",
             "pip install --force-reinstall --only-binary websockets websockets",
         )
-    return Finding("websockets", Level.OK, "with its compiled part (speedups)")
+    return ok("websockets", "with its compiled part (speedups)")
 
 
 def _onnxruntime(facts: SoftwareFacts) -> Finding:
     found = sorted(facts.onnxruntime_distributions)
     if len(found) > 1:
-        return Finding(
+        return failure(
             "onnxruntime",
-            Level.FAILURE,
             f"{' and '.join(found)} are both installed and overwrite each other",
             f"pip uninstall -y {' '.join(found)}, then {_wanted(facts)}",
         )
     if not found and facts.tensorrt is not None and facts.gpu:
         text = "not installed: only engines of TensorRT run here"
-        return Finding("onnxruntime", Level.NOTE, text, f"for --device cpu: {install_extra('cpu')}")
+        return note("onnxruntime", text, f"for --device cpu: {install_extra('cpu')}")
     if not found:
-        return Finding(
+        return warning(
             "onnxruntime",
-            Level.WARNING,
             "not installed: no bundle runs here; a hub that drafts by n-grams needs none",
             install_extra("cpu"),
         )
-    return Finding("onnxruntime", Level.OK, f"one distribution: {found[0]}")
+    return ok("onnxruntime", f"one distribution: {found[0]}")
 
 
 def _wanted(facts: SoftwareFacts) -> str:
@@ -265,9 +256,8 @@ def _wanted(facts: SoftwareFacts) -> str:
 def _gpu_providers(facts: SoftwareFacts) -> Iterator[Finding]:
     listed = [name for name in facts.providers if name.startswith(("CUDA", "Tensorrt", "NvTensorRT"))]
     if listed:
-        yield Finding(
+        yield note(
             "providers",
-            Level.NOTE,
             f"onnxruntime lists {', '.join(listed)}, which says only that they were built in: what counts is an "
             "inference that ran",
         )
@@ -277,7 +267,7 @@ def check_gpu_engines(facts: SoftwareFacts, devices: Sequence[str]) -> Iterator[
     """The devices on which none ran."""
     here = f"no bundle here has an engine for it ({facts.gpu})" if facts.gpu else "no NVIDIA GPU on this machine"
     for device in devices:
-        yield Finding(f"engine {device}", Level.NOT_RUN, here)
+        yield not_run(f"engine {device}", here)
 
 
 def _tensorrt(facts: SoftwareFacts) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from starsd_edge.bench.decode_figures import (
 from starsd_edge.bench.figures import BenchReport, describe_machine, label_of, usable_cores
 from starsd_edge.bench.prompts import TREATMENT, fit_prompts, read_messages
 from starsd_edge.bench.runs import Divergence, Mode, Runs, differences, margin_at, measure_verify, run_by_turns
-from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.cli.bench import modes
 from starsd_edge.cli.bench.options import BenchDecodeOptions, HubDrafter
@@ -111,7 +111,8 @@ class DecodeBench:
         messages = read_messages(options.prompts)
         for name in filter(None, (options.bundle, options.draft)):
             find_bundle(name)  # a wrong one is known before anything is loaded
-        target = self._open_target()
+        self._progress("loading the target")
+        target = modes.load_target(options.bundle, options.device, self._threads)
         prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), options.prompt_tokens)
         self._check_length(target)
         checkpoint = modes.checkpoint_path(options.checkpoint, target.bundle.manifest.source)
@@ -136,12 +137,6 @@ class DecodeBench:
             disagreements=self._disagreements(target, runs, prompts),
             notes=self._notes,
         )
-
-    def _open_target(self) -> Target:
-        from starsd_jetson.target import Target
-
-        self._progress("loading the target")
-        return Target.open(load_bundle(find_bundle(self._options.bundle)), self._options.device, self._threads)
 
     def _check_length(self, target: Target) -> None:
         wanted = self._options.prompt_tokens + self._options.new_tokens

@@ -17,7 +17,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from starsd_edge.cli.tasks import end_task
 from starsd_edge.telemetry.feed import FeedError, Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder
@@ -191,3 +190,13 @@ def _cbreak() -> Iterator[int | None]:
         yield keyboard
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+_INSIST_S = 0.5
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel, and insist: before Python 3.12, `wait_for` swallows a cancellation that meets its result."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_INSIST_S)
