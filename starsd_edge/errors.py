@@ -70,3 +70,11 @@ def missing_extra(module: str | None) -> str | None:
     if extra is None:
         return None
     return f"this needs {library}, which is not installed: {install_extra(extra)}"
+
+
+def remedy_of(error: ModuleNotFoundError) -> str:
+    """The same for an error that was caught, which is raised again where the module is no extra of ours."""
+    remedy = missing_extra(error.name)
+    if remedy is None:
+        raise error
+    return remedy

@@ -73,16 +73,18 @@ class TrainDraftOptions:
             show_default=False,
         ),
     ] = None
-    epochs: Annotated[int, typer.Option(min=1, help="Times that every text is seen.")] = 10
-    unroll: Annotated[int, typer.Option(min=1, max=8, help="Guesses in a row that the head is trained for.")] = 4
-    draft_vocabulary: Annotated[int, typer.Option(min=16, help="Tokens that the head can guess.")] = 8192
-    learning_rate: Annotated[float, typer.Option(min=1e-6, max=1.0, help="The highest.")] = 2e-3
-    batch_tokens: Annotated[int, typer.Option(min=64, help="Rows of one update.")] = 4096
-    seed: Annotated[int, typer.Option(min=0, help="Of texts, first weights and order.")] = 0
+    epochs: Annotated[int, typer.Option(min=1, help="Number of times that every text is seen.")] = 10
+    unroll: Annotated[int, typer.Option(min=1, max=8, help="Draft tokens in a row that the head is trained for.")] = 4
+    draft_vocabulary: Annotated[
+        int, typer.Option(min=16, help="Number of different tokens that the head can draft.")
+    ] = 8192
+    learning_rate: Annotated[float, typer.Option(min=1e-6, max=1.0, help="Highest learning rate.")] = 2e-3
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens of one update.")] = 4096
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts, the first weights and the order.")] = 0
     precision: Annotated[
         Precision, typer.Option(help="auto takes bfloat16 where the processor multiplies it by itself.")
     ] = Precision.AUTO
-    threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Default: all cores.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads. Default: all cores.")] = None
     export_public: Annotated[
         Path | None,
         typer.Option(help="Also write the head in the public EAGLE layout into this directory.", show_default=False),

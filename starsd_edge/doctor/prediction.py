@@ -27,12 +27,12 @@ FAR_OFF = 0.25
 LEAST_DRAFT_S = 1e-6
 """What a hub can tell: it counts microseconds."""
 SMALL_SHARE = 0.1
-"""Of a round: where nothing that drafting adds takes more than this, only better guesses help."""
+"""Of a round: where nothing that drafting adds takes more than this, only a higher acceptance rate helps."""
 ACCEPTANCE = "acceptance"
 MANY_TARGETS = 256
 """As many as a hub takes."""
 _REMEDIES = {
-    ACCEPTANCE: "a draft model that guesses better: run-draft with a bundle of the same tokenizer",
+    ACCEPTANCE: "a draft model with a higher acceptance rate: run-draft with a bundle of the same tokenizer",
     law.DRAFTER: "a smaller draft model, or a faster machine for the hub",
     law.RTT: "a hub nearer by: a cable instead of a radio link, the same network instead of a distant one",
     law.BANDWIDTH: "a faster link",
@@ -44,13 +44,13 @@ _REMEDIES = {
 @dataclass(frozen=True)
 class Trial:
     """What a short decode in both ways measured. Of each answer the rounds up to the first that asked the hub are left
-    out (they wait for its session and its prefill), and the last, which has room for few guesses.
+    out (they wait for its session and its prefill), and the last, which has room for few draft tokens.
 
     Attributes:
         answers: how many in each way.
         tokens: of each answer.
         rounds: through the hub.
-        drafted: nodes in each of them; 0 where the hub had no guess.
+        drafted: nodes in each of them; 0 where the hub drafted nothing.
         tokens_per_round: with the bonus token.
         draft_s: in the hub's drafter, the median.
         plain_verify_s, own_s: of a plain round, the model's pass and the rest, medians.
@@ -165,8 +165,8 @@ def predict(trial: Trial, curve: VerifyCurve, link: LinkFacts, acceptance: float
 
     Args:
         curve: of which only the ratios count: how fast the machine is now, the trial tells.
-        acceptance: probability of a guess to be accepted, given that those before it were; None takes the tokens of a
-            round as they were measured.
+        acceptance: probability that a draft token is accepted, given that those before it were; None takes the
+            tokens of a round as they were measured.
     """
     rtt_s = min(link.rtt_s, link.median_s)
     transfer_s = link.transfer_s(trial.bytes_up, trial.bytes_down)
@@ -185,10 +185,8 @@ def predict(trial: Trial, curve: VerifyCurve, link: LinkFacts, acceptance: float
 
 def check_trial(trial: Trial) -> Iterator[Finding]:
     """What the decode says of the hub's drafts and of the text."""
-    text = (
-        f"{trial.tokens_per_round:.2f} tokens in a round, {trial.depth:.1f} guesses drafted, over {trial.rounds} rounds"
-    )
-    yield ok("acceptance", text)
+    tokens, drafted = f"{trial.tokens_per_round:.2f} tokens", f"{trial.depth:.1f} draft tokens"
+    yield ok("acceptance", f"{tokens} and {drafted} in a round, over {trial.rounds} rounds")
     yield ok("draft", f"{milliseconds(trial.draft_s)} in the hub's drafter for each (p50)")
     if not trial.same_text:
         yield failure(

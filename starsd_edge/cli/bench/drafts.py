@@ -1,4 +1,4 @@
-"""`starsd-edge bench drafts`: how well a drafter foresees a target, without the clock."""
+"""`starsd-edge bench drafts`: how well a drafter predicts a target, without the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `bench decode`."""
+"""The options of all benches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class BenchDecodeOptions:
     hub_threads: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_THREADS, help="Threads of the hub's engine; default: as --threads.", show_default=False
+            min=1, max=MAX_THREADS, help="CPU threads of the hub's engine. Default: as --threads.", show_default=False
         ),
     ] = None
     checkpoint: Annotated[
@@ -124,9 +124,13 @@ class BenchDraftsOptions:
         str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names, show_default=False)
     ]
     prompts: Prompts = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Use so many prompts only.", show_default=False)] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only this number of prompts.", show_default=False)] = (
+        None
+    )
     new_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of every answer.")] = 128
-    temperature: Annotated[tuple[float, ...], typer.Option(help="Of the answers; may be given several times.")] = (
+    temperature: Annotated[
+        tuple[float, ...], typer.Option(help="Temperature of the answers; may be given several times.")
+    ] = (
         0.0,
         1.0,
     )
@@ -175,7 +179,9 @@ class BenchHubStepOptions:
             help="Bundle of the draft head: a directory, or a name in the cache.", autocompletion=bundle_names
         ),
     ]
-    sessions: Annotated[tuple[int, ...], typer.Option(help="Drafted for at once; may be given several times.")] = (
+    sessions: Annotated[
+        tuple[int, ...], typer.Option(help="Sessions that are drafted for at once; may be given several times.")
+    ] = (
         1,
         2,
         4,
@@ -209,10 +215,10 @@ class BenchTraceOptions:
     bundle: TargetBundle
     output: Annotated[
         Path | None,
-        typer.Option(help="File to write; default: one of the bundle's name in the cache.", show_default=False),
+        typer.Option(help="File to write. Default: in the cache, with the bundle's name.", show_default=False),
     ] = None
     prompts: Prompts = None
-    texts: Annotated[int, typer.Option(min=1, max=1024, help="Record so many texts.")] = 16
+    texts: Annotated[int, typer.Option(min=1, max=1024, help="Number of texts to record.")] = 16
     new_tokens: Annotated[int, typer.Option(min=LEAST_TOKENS, max=8192, help="Most tokens of every answer.")] = 320
     threads: Threads = None
 
@@ -295,7 +301,7 @@ class BenchStarOptions:
     draft: Annotated[
         str | None,
         typer.Option(
-            help="Bundle of the hub's draft head or model; n-grams without one.",
+            help="Bundle of the hub's draft head or model. Default: n-grams.",
             autocompletion=bundle_names,
             show_default=False,
         ),
@@ -303,53 +309,64 @@ class BenchStarOptions:
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Texts to replay, from `bench trace`; default: the one of the bundle's name in the cache.",
+            help="Texts to replay, from `bench trace`. Default: in the cache, with the bundle's name.",
             show_default=False,
         ),
     ] = None
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for the figures, the table and the plots; default: star-bench.", show_default=False
+            help="Directory for the figures, the table and the plots. Default: star-bench.", show_default=False
         ),
     ] = None
-    quick: Annotated[bool, typer.Option(help="About two minutes: fewer points, shorter ones.", show_default=False)] = (
-        False
-    )
+    quick: Annotated[
+        bool, typer.Option(help="Measure fewer and shorter points, in about two minutes.", show_default=False)
+    ] = False
     only: Annotated[tuple[Sweep, ...], typer.Option(help="Run these parts; may be given several times.")] = ()
     targets: Annotated[
         tuple[int, ...],
-        typer.Option(min=1, max=MAX_TARGETS, help="N of the sweeps scale and law; may be given several times."),
+        typer.Option(
+            min=1, max=MAX_TARGETS, help="Numbers of targets in the parts scale and law; may be given several times."
+        ),
     ] = ()
     unequal_targets: Annotated[
-        int, typer.Option(min=1, max=MAX_TARGETS, help="N where policies are compared, at distances of 0.1 to 200 ms.")
+        int,
+        typer.Option(
+            min=1,
+            max=MAX_TARGETS,
+            help="Number of targets where policies are compared, at round-trip times of 0.1 to 200 ms.",
+        ),
     ] = 32
     rtt_ms: Annotated[float, typer.Option(min=0, max=10_000, help="Round-trip time of the usual target.")] = 1.0
     bandwidth: Annotated[
         float | None,
-        typer.Option(min=0.01, help="Mbit/s of every link, each way; unlimited without it.", show_default=False),
+        typer.Option(min=0.01, help="Rate of every link, each way, in Mbit/s. Default: unlimited.", show_default=False),
     ] = None
-    verify_ms: Annotated[float, typer.Option(min=0.1, max=10_000, help="A modelled verify pass over one row.")] = 35.0
-    verify_growth: Annotated[
-        float, typer.Option(min=0, max=10, help="What each further row adds to it, as a share.")
-    ] = 0.03
+    verify_ms: Annotated[
+        float, typer.Option(min=0.1, max=10_000, help="Milliseconds of a modelled verify pass over one row.")
+    ] = 35.0
+    verify_growth: Annotated[float, typer.Option(min=0, max=10, help="Share of it that each further row adds.")] = 0.03
     verify_jitter: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Largest deviation of a verify pass, as a share.")
+        float, typer.Option(min=0, max=0.9, help="Largest deviation of a verify pass, as a share of it.")
     ] = 0.05
     draft_ms: Annotated[
         float,
-        typer.Option(min=0.1, max=10_000, help="Least time of the hub's pass for one session, but in the part head."),
+        typer.Option(
+            min=0.1,
+            max=10_000,
+            help="Least milliseconds of a drafter's pass for one session; the part head takes its real time.",
+        ),
     ] = 12.0
     draft_growth: Annotated[
         float,
-        typer.Option(min=0, max=10, help="What each further session of a pass adds to it, as a share."),
+        typer.Option(min=0, max=10, help="Share of it that each further session in a pass adds."),
     ] = 0.125
     shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
     policy: Annotated[
         tuple[QueueOrder, ...],
         typer.Option(
-            help="The hub's policy; of several, the first is the usual one, and all are compared. Default: its own, "
-            "compared with all others.",
+            help="Order of the hub's queue. Of several, the first is used everywhere, and all are compared. Default: "
+            "the hub's own, compared with all others.",
             show_default=False,
         ),
     ] = ()
@@ -358,11 +375,11 @@ class BenchStarOptions:
     ] = RunDraftOptions.max_batch
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.2, max=3600, help="That count of every point; default: 8, with --quick 3."),
+        typer.Option(min=0.2, max=3600, help="Seconds that count for every point. Default: 8, with --quick 3."),
     ] = None
     warm_up_rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of each target that do not count.")] = 6
-    sessions: Annotated[int, typer.Option(min=1, max=5000, help="Sessions of the crowd.")] = 500
-    seed: Annotated[int, typer.Option(min=0, help="Of the jitter.")] = 0
+    sessions: Annotated[int, typer.Option(min=1, max=5000, help="Number of sessions in the part crowd.")] = 500
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter.")] = 0
 
     def __post_init__(self) -> None:
         parse_shape("--shape", self.shape, MOST_NODES)

@@ -38,7 +38,7 @@ from starsd_edge.cli.bench.star_probe import HubWatcher
 from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
 from starsd_edge.cli.bench.timing_hub import PROGRAM
 from starsd_edge.cli.shared_options import AUTO
-from starsd_edge.errors import UsageError, missing_extra
+from starsd_edge.errors import UsageError, remedy_of
 from starsd_edge.hub_process import hub_process, read_status
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
@@ -103,8 +103,8 @@ def _modelled(times: ModelDraftTimes) -> dict[str, object]:
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long one decode loop may hold the interpreter that the others wait for: as on a hub."""
-_PATIENCE_S = 60.0
-"""With targets that do their rounds."""
+_ROUNDS_TIMEOUT_S = 60.0
+"""Seconds within which every target does the rounds that are waited for."""
 _LEAST_ROUNDS = 4
 """Of each target, below which there is nothing to take means of."""
 _SETTLING_S = 4.0
@@ -199,11 +199,11 @@ class StarBench:
             share = _HALF if point.sweep == POLICY else 1.0
             if point.wait_s is None:
                 time.sleep(_SETTLING_S)
-            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S, share)
+            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _ROUNDS_TIMEOUT_S, share)
             probe = stack.enter_context(HubWatcher(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
             began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
             time.sleep(self._options.point_seconds * _longer(point))
-            crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S, share)
+            crowd.wait_for(_LEAST_ROUNDS, done, _ROUNDS_TIMEOUT_S, share)
             ended, after = time.monotonic(), None if url is None else read_status(url)
             process = probe.read() if probe is not None else None
         use = None if before is None or after is None else HubUse.between(before, after)
@@ -215,10 +215,7 @@ class StarBench:
         try:
             return {run.point: simulated(run, self._options.seed) for run in runs if is_serial(run)}
         except ModuleNotFoundError as error:
-            remedy = missing_extra(error.name)
-            if remedy is None:
-                raise
-            self._notes.append(f"no simulator: {remedy}")
+            self._notes.append(f"no simulator: {remedy_of(error)}")
             return {}
 
     def _described(self, traces: Traces) -> dict[str, object]:
@@ -327,7 +324,4 @@ def _plots(outcome: StarOutcome, directory: Path) -> tuple[list[Path], list[str]
     try:
         return write_plots(outcome.results, directory), []
     except ModuleNotFoundError as error:
-        remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return [], [f"no plots: {remedy}"]
+        return [], [f"no plots: {remedy_of(error)}"]

@@ -164,7 +164,7 @@ def show(outcome: VerifyOutcome) -> None:
     console.print(table)
     for committed, shape in outcome.drafts.items():
         console.print(
-            f"first drafts after {committed} tokens: up to {_count(shape.max_nodes, 'guess', 'guesses')} on "
+            f"first drafts after {committed} tokens: up to {_count(shape.max_nodes, 'draft token', 'draft tokens')} on "
             f"{_count(shape.max_depth, 'level', 'levels')}"
         )
     mode = f", power mode {settings['power_mode']}" if settings["power_mode"] else ""

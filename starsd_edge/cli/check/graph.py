@@ -176,8 +176,8 @@ def _check_manifest(bundle: DraftBundle) -> Check:
     spec = bundle.manifest.spec
     if spec.n_heads % spec.n_kv_heads or spec.draft_vocab_size > spec.vocab_size:
         return differs("manifest", "the sizes of the head do not go together", "make the bundle again")
-    guesses = f"{spec.draft_vocab_size:,} of {spec.vocab_size:,} tokens"
-    return ok("manifest", f"{spec.kind} head of width {spec.hidden_size}, {bundle.manifest.weights}, {guesses}")
+    vocabulary = f"{spec.draft_vocab_size:,} of {spec.vocab_size:,} tokens"
+    return ok("manifest", f"{spec.kind} head of width {spec.hidden_size}, {bundle.manifest.weights}, {vocabulary}")
 
 
 def _compare(bundle: DraftBundle, threads: int | None) -> Iterator[Check]:

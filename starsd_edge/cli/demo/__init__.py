@@ -31,7 +31,7 @@ class DemoOptions:
     draft: Annotated[str, typer.Option(help="Bundle of the draft model.", autocompletion=bundle_names)] = (
         "smollm2-135m-eagle-int8"
     )
-    targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="How many targets.")] = 3
+    targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="Number of targets.")] = 3
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96
     plain: Annotated[bool, typer.Option(help="Lines instead of panels, for logs.", show_default=False)] = False
 

@@ -26,7 +26,7 @@ from starsd_edge.doctor.bundle import (
 from starsd_edge.doctor.findings import Finding, Level, failure, not_run, note
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.doctor.software import SoftwareFacts
-from starsd_edge.errors import StarsdError, UsageError, missing_extra
+from starsd_edge.errors import StarsdError, UsageError, remedy_of
 from starsd_edge.heads.draft_bundle import DRAFT_KIND, load_draft_bundle
 from starsd_edge.runtime.loading import CPU, CUDA, JETSON
 
@@ -140,7 +140,4 @@ def _run_engine(bundle: Bundle, device: str, threads: int | None) -> tuple[Targe
     except StarsdError as error:
         return None, failure(check, f"{name}: {error}")
     except ModuleNotFoundError as error:
-        remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return None, not_run(check, f"{name}: {remedy}")
+        return None, not_run(check, f"{name}: {remedy_of(error)}")

@@ -38,7 +38,7 @@ class DoctorOptions:
     network: Annotated[
         str | None,
         typer.Option(
-            metavar="HUB", help="Check the link to this hub instead, and what it is worth.", show_default=False
+            metavar="HUB", help="Instead, check the link to this hub and predict what it gains.", show_default=False
         ),
     ] = None
     token_file: TokenFile = None
@@ -47,7 +47,7 @@ class DoctorOptions:
         typer.Option(
             min=1,
             max=65535,
-            help="A hub is to listen on this port, else on 8317: is it free, or a hub's?",
+            help="Check that a hub can listen on this port, or does. Default: 8317.",
             show_default=False,
         ),
     ] = None
@@ -60,7 +60,7 @@ class DoctorOptions:
         typer.Option(
             min=0,
             max=1,
-            help="With --network: predict for this probability of a guess to be accepted, not for the measured one.",
+            help="With --network: predict for this acceptance rate of a draft token, not for the measured one.",
             show_default=False,
         ),
     ] = None

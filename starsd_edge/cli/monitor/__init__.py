@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MonitorOptions:
     """The options of the command."""
 
-    hub: Annotated[str, typer.Argument(help="The hub to watch; without a port it is 8317.")] = "ws://127.0.0.1:8317"
+    hub: Annotated[str, typer.Argument(help="The hub to watch; the default port is 8317.")] = "ws://127.0.0.1:8317"
     token_file: TokenFile = None
     once: Annotated[bool, typer.Option(help="Show it once, and leave.", show_default=False)] = False
     json: Annotated[
@@ -35,7 +35,7 @@ class MonitorOptions:
     replay: Annotated[Path | None, typer.Option(help="Show a recorded file instead of a hub.", show_default=False)] = (
         None
     )
-    speed: Annotated[float, typer.Option(min=0.1, max=1000, help="So many times as fast, with --replay.")] = 1.0
+    speed: Annotated[float, typer.Option(min=0.1, max=1000, help="Factor on the speed of --replay.")] = 1.0
 
     def __post_init__(self) -> None:
         if self.replay is not None and self.record is not None:

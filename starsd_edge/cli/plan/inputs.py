@@ -174,7 +174,7 @@ def _drafter_text(options: PlanOptions) -> str:
     drafter = options.drafter
     return (
         f"{drafter.pass_ms:g} ms, and {drafter.level_ms:g} ms a level, {drafter.session_ms:g} ms a target, "
-        f"{drafter.node_ms:g} ms a guess"
+        f"{drafter.node_ms:g} ms a draft token"
     )
 
 

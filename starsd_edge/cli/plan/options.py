@@ -20,18 +20,22 @@ class DrafterOptions:
 
     __panel__: ClassVar[str] = "Drafter"
 
-    pass_ms: Annotated[float, typer.Option(min=0, help="Of a pass, whatever it drafts.")] = 2.0
-    level_ms: Annotated[float, typer.Option(min=0, help="For each level of the drafts.")] = 1.5
-    session_ms: Annotated[float, typer.Option(min=0, help="For each target in a pass.")] = 0.2
-    node_ms: Annotated[float, typer.Option(min=0, help="For each guessed token.")] = 0.0
+    pass_ms: Annotated[
+        float, typer.Option(min=0, help="Milliseconds of each pass of the drafter, whatever it drafts.")
+    ] = 2.0
+    level_ms: Annotated[float, typer.Option(min=0, help="Milliseconds more for each level of the draft trees.")] = 1.5
+    session_ms: Annotated[float, typer.Option(min=0, help="Milliseconds more for each target in a pass.")] = 0.2
+    node_ms: Annotated[float, typer.Option(min=0, help="Milliseconds more for each draft token.")] = 0.0
     acceptance: Annotated[
-        str, typer.Option(help="Probability that a guess is accepted if those before it were; or by level: 0.8,0.7.")
+        str,
+        typer.Option(help="Acceptance rate of a draft token below an accepted one, or one for each level: 0.8,0.7."),
     ] = "0.7"
     largest_draft: Annotated[
-        str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft to think of; 8x8x1 is a chain of 8.")
+        str,
+        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft tree to consider; 8x8x1 is a chain of 8."),
     ] = "8x8x1"
     max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Most targets in a pass.")] = 16
-    order: Annotated[QueueOrder, typer.Option(help="Of the hub's queue.")] = QueueOrder.LATENCY
+    order: Annotated[QueueOrder, typer.Option(help="Order of the hub's queue.")] = QueueOrder.LATENCY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +48,19 @@ class TargetOptions:
         str | None,
         typer.Option(
             metavar="MS|ROWS=MS,...",
-            help="A verify pass: over one row (each further one adds 3 %), or over these. Default: as measured for the "
-            "BUNDLE, else 35.",
+            help="Milliseconds of a verify pass over one row (each further row adds 3 %), or by the number of rows. "
+            "Default: as measured for the BUNDLE, else 35.",
             show_default=False,
         ),
     ] = None
-    own_ms: Annotated[float, typer.Option(min=0, help="Of a round, beside the model.")] = 1.0
+    own_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a round outside the model.")] = 1.0
     plain_ms: Annotated[
         float | None,
-        typer.Option(min=0, help="A plain step; default: a pass over one row, and --own-ms.", show_default=False),
+        typer.Option(
+            min=0,
+            help="Milliseconds of a step without a draft. Default: a pass over one row, and --own-ms.",
+            show_default=False,
+        ),
     ] = None
     rtt_ms: Annotated[float, typer.Option(min=0, help="Round-trip time to the hub.")] = 1.0
     mbit: Annotated[float, typer.Option(min=0.001, help="Rate of the link, each way, in Mbit/s.")] = 100.0
@@ -60,13 +68,13 @@ class TargetOptions:
         int | None,
         typer.Option(
             min=0,
-            help="Features of a token, 0 for drafters that want none. Default: those of the BUNDLE, else 8192.",
+            help="Bytes of a token's features; 0 for drafters that need none. Default: those of the BUNDLE, else 8192.",
             show_default=False,
         ),
     ] = None
-    jitter: Annotated[float, typer.Option(min=0, max=3, help="How much returns vary (standard deviation / mean).")] = (
-        0.2
-    )
+    jitter: Annotated[
+        float, typer.Option(min=0, max=3, help="Variation of the return times (standard deviation / mean).")
+    ] = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +84,18 @@ class MemoryOptions:
     __panel__: ClassVar[str] = "Memory (with --memory-gib)"
 
     memory_gib: Annotated[
-        float | None, typer.Option(min=0, help="That an accelerator has for targets.", show_default=False)
+        float | None, typer.Option(min=0, help="GiB that an accelerator has for targets.", show_default=False)
     ] = None
     weights_gib: Annotated[
-        float | None, typer.Option(min=0, help="A target's weights; default: the BUNDLE's.", show_default=False)
+        float | None, typer.Option(min=0, help="GiB of a target's weights. Default: the BUNDLE's.", show_default=False)
     ] = None
     kv_kib: Annotated[
-        float | None, typer.Option(min=0, help="A target's KV per token; default: the BUNDLE's.", show_default=False)
+        float | None,
+        typer.Option(min=0, help="KiB of a target's KV per token. Default: the BUNDLE's.", show_default=False),
     ] = None
-    context: Annotated[int, typer.Option(min=1, help="Tokens that each target's KV has places for.")] = 2048
-    draft_gib: Annotated[float, typer.Option(min=0, help="The draft model's weights.")] = 0.44
-    draft_kv_kib: Annotated[float, typer.Option(min=0, help="The draft model's KV per token.")] = 16.0
+    context: Annotated[int, typer.Option(min=1, help="Most tokens that the KV of a target holds.")] = 2048
+    draft_gib: Annotated[float, typer.Option(min=0, help="GiB of the draft model's weights.")] = 0.44
+    draft_kv_kib: Annotated[float, typer.Option(min=0, help="KiB of the draft model's KV per token.")] = 16.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +120,7 @@ class PlanOptions:
         ),
     ] = None
     targets: Annotated[
-        int | None, typer.Option(min=1, max=512, help="Show so many targets, too.", show_default=False)
+        int | None, typer.Option(min=1, max=512, help="Also show this number of targets.", show_default=False)
     ] = None
     drafter: DrafterOptions
     target: TargetOptions
@@ -119,10 +128,13 @@ class PlanOptions:
     threads: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_THREADS, help="Of the BUNDLE's measured times; default: all cores.", show_default=False
+            min=1,
+            max=MAX_THREADS,
+            help="CPU threads of the BUNDLE's measured times. Default: all cores.",
+            show_default=False,
         ),
     ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 1
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1
     as_json: AsJson = False
 
     def __post_init__(self) -> None:

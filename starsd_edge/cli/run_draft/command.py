@@ -108,7 +108,7 @@ class RunDraftOptions:
     )
     draft_precision: Annotated[
         HeadPrecision,
-        typer.Option(help="Of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
+        typer.Option(help="Precision of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
     ] = HeadPrecision.AUTO
     log: LogOptions
 
@@ -131,7 +131,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run_draft(options: RunDraftOptions) -> None:
-    """Run the draft server: guess tokens for any number of targets, until Ctrl-C."""
+    """Run the draft server: draft tokens for any number of targets, until Ctrl-C."""
     run_hub(options)
 
 

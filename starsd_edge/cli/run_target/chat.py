@@ -210,7 +210,7 @@ class Chat:
             self.streams.write(span.text, _COLOURS.get(span.origin, "") if tinted else "")
 
     def _legend(self) -> None:
-        self.streams.write("guessed by the hub", _COLOURS[HUB])
+        self.streams.write("drafted by the hub", _COLOURS[HUB])
         self.streams.write(", ")
         self.streams.write("by local n-grams", _COLOURS[NGRAM])
         self.streams.write(", the rest by the target itself")

@@ -198,7 +198,7 @@ def commands() -> Mapping[str, Command]:
         "history": Command("/history", "Show what was said, and what of it the model no longer reads.", _history),
         "system": Command("/system TEXT", "The system prompt; none takes it away.", _system),
         "stats": Command("/stats", "Figures of the last answer and of the chat.", partial(_act, Action.STATS)),
-        "tint": Command("/tint on|off", "Colour tokens by what guessed them.", _tint),
+        "tint": Command("/tint on|off", "Colour tokens by what drafted them.", _tint),
         "settings": Command("/settings", "Show all values of the following.", _settings),
     }
     for option in setting_options().values():

@@ -181,7 +181,7 @@ class HubOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Show the hub only so many of the last tokens of a text; less goes up, and less is foreseen.",
+            help="Show the hub only this number of last tokens: less is sent, and fewer draft tokens are accepted.",
             show_default=False,
         ),
     ] = None
@@ -228,7 +228,7 @@ class LengthOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOptions:
-    """How far to guess ahead. None leaves a number to the program."""
+    """How drafts are asked for. None leaves a number to the program."""
 
     __panel__: ClassVar[str] = "Drafts"
 
@@ -237,7 +237,7 @@ class DraftOptions:
         typer.Option(help="Decode token by token, and leave the hub alone.", show_default=False),
     ] = True
     draft_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Most guessed tokens per round. With a hub 8, on 4 levels, if not said.")
+        int | None, typer.Option(min=1, help="Most draft tokens per round. Default with a hub: 8, on 4 levels.")
     ] = None
     draft_depth: DraftDepth = None
     draft_branching: DraftBranching = None
@@ -261,7 +261,7 @@ class OutputOptions:
         bool,
         typer.Option(help="JSON objects: the text piece by piece, then the answer as by --json.", show_default=False),
     ] = False
-    tint: Annotated[bool, typer.Option(help="In a chat, colour tokens by what guessed them.", show_default=False)] = (
+    tint: Annotated[bool, typer.Option(help="In a chat, colour tokens by what drafted them.", show_default=False)] = (
         False
     )
 
