@@ -21,7 +21,6 @@ from starsd_edge.cli.check.graph import (
     check_head_bundle,
     run_graph,
 )
-from starsd_edge.cli.check.options import CheckOptions
 from starsd_edge.cli.output import finding_text, findings_table, output_console
 from starsd_edge.errors import BundleError, StarsdError, UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
@@ -133,38 +132,52 @@ Progress = Callable[[str], None]
 FILES = "files"
 
 
-def check_bundle(options: CheckOptions, progress: Progress) -> CheckReport:
+def check_bundle(
+    name: str, checkpoint: str | None, engines: Sequence[Path], threads: int | None, progress: Progress
+) -> CheckReport:
     """Every check that this machine can make.
+
+    Args:
+        name: a bundle's directory, or its name in the cache.
+        checkpoint: to compare with, as the user gave it; None takes the one in the cache.
+        engines: their directories; all of the bundle on this machine where none is named.
+        threads: of ONNX Runtime; None takes one per core.
 
     Raises:
         BundleError: there is no such bundle.
         UsageError: options that fit no such bundle.
     """
-    path = find_bundle(options.bundle)
+    path = find_bundle(name)
     try:
-        parts = _parts(path, options, progress)
+        parts = _parts(path, checkpoint, engines, threads, progress)
     except BundleError as error:  # of its manifest, without which nothing else can be said
         parts = iter([Part(FILES, FILES, [differs("manifest", str(error))])])
     return CheckReport(path.name, list(parts))
 
 
-def _parts(path: Path, options: CheckOptions, progress: Progress) -> Iterator[Part]:
+def _parts(
+    path: Path, checkpoint: str | None, engines: Sequence[Path], threads: int | None, progress: Progress
+) -> Iterator[Part]:
     if bundle_kind(path) == DRAFT_KIND:
-        return check_head_bundle(path, options, progress)
+        if checkpoint is not None or engines:
+            raise UsageError(f"{path} is a draft head's bundle: --checkpoint and --engine are for those of models")
+        return check_head_bundle(path, threads, progress)
     bundle = Bundle(path, read_manifest(path, Manifest, TARGET_KIND))
-    return _check_target(bundle, options, progress)
+    return _check_target(bundle, checkpoint, engines, threads, progress)
 
 
-def _check_target(bundle: Bundle, options: CheckOptions, progress: Progress) -> Iterator[Part]:
+def _check_target(
+    bundle: Bundle, checkpoint: str | None, engines: Sequence[Path], threads: int | None, progress: Progress
+) -> Iterator[Part]:
     files, golden = _check_files(bundle, progress)
     yield files
     whole = {*bundle.manifest.files} - {check.name for check in files.checks}
     progress("the graph, against what was recorded")
-    run = run_graph(bundle, whole, golden, options.threads)
+    run = run_graph(bundle, whole, golden, threads)
     yield check_against_recording(bundle, run)
     progress("the graph, against the checkpoint")
-    yield check_against_checkpoint(bundle, run, options.checkpoint)
-    yield from check_engines(bundle, run, options.engine, progress)
+    yield check_against_checkpoint(bundle, run, checkpoint)
+    yield from check_engines(bundle, run, engines, progress)
 
 
 def _check_files(bundle: Bundle, progress: Progress) -> tuple[Part, Golden | None]:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from starsd_edge.children import end_with_parent
 from starsd_edge.cli.monitor.modes import end_task
@@ -63,11 +63,11 @@ class DemoTargetResult:
     failure: str = ""
 
 
-class View(Protocol):
-    """Where the answers are shown."""
+class View:
+    """Where the answers are shown. A context manager."""
 
     def __enter__(self) -> View:
-        """Begin."""
+        return self
 
     def __exit__(self, *error: object) -> None:
         """End."""
