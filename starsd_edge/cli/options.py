@@ -114,6 +114,8 @@ def _option_field(field: Field[Any], annotation: Any, panel: str | None) -> Opti
     if repeated:
         written = list[one]  # type: ignore[valid-type]  # as typer writes it
         default = None if field.default in (MISSING, ()) else list(field.default)
+    if one is bool or default is None:
+        info.show_default = False  # the help says what no value means, and names a flag as it changes something
     parameter = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[written, info])
     return OptionField(field.name, _key(field.name, info), one, repeated, parameter)
 

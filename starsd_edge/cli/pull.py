@@ -21,13 +21,10 @@ class PullOptions:
         str | None,
         typer.Argument(
             help="Name of a model, or hf:ORG/NAME[@REVISION] on the Hugging Face Hub; a path is used as it is.",
-            show_default=False,
             autocompletion=model_names,
         ),
     ] = None
-    list_models: Annotated[
-        bool, typer.Option("--list/--no-list", help="List the models known by name.", show_default=False)
-    ] = False
+    list_models: Annotated[bool, typer.Option("--list/--no-list", help="List the models known by name.")] = False
 
 
 def register(app: typer.Typer) -> None:

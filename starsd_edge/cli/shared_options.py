@@ -102,18 +102,12 @@ TargetBundle = Annotated[
     ),
 ]
 Threads = Annotated[
-    int | None,
-    typer.Option(min=1, max=MAX_THREADS, help="CPU threads of each engine. Default: all cores.", show_default=False),
+    int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of each engine. Default: all cores.")
 ]
-TokenFile = Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)]
-FiguresFile = Annotated[
-    Path | None, typer.Option(help="Also write the figures to this file, as JSON.", show_default=False)
-]
-Prompts = Annotated[
-    Path | None,
-    typer.Option(help="File with one prompt per line. Default: prompts that are shipped.", show_default=False),
-]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the hub's bearer token.")]
+AsJson = Annotated[bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.")]
+FiguresFile = Annotated[Path | None, typer.Option(help="Also write the figures to this file, as JSON.")]
+Prompts = Annotated[Path | None, typer.Option(help="File with one prompt per line. Default: prompts that are shipped.")]
 DraftDepth = Annotated[int | None, typer.Option(min=1, help="Most levels of a draft tree: draft tokens in a row.")]
 DraftNodes = Annotated[int | None, typer.Option(min=1, help="Most draft tokens per round.")]
 DraftBranching = Annotated[int | None, typer.Option(min=1, help="Most children of one node of a draft tree.")]

@@ -49,28 +49,24 @@ class TrainDraftOptions:
         Path | None,
         typer.Option(
             help="Directory of texts, features and checkpoints; a run that was interrupted goes on with what is there. "
-            "Default: the output's name with .work.",
-            show_default=False,
+            "Default: the output's name with .work."
         ),
     ] = None
     tokens: Annotated[int, typer.Option(min=1000, help="Tokens of text that the model writes for itself.")] = 500_000
     data: Annotated[
-        tuple[Path, ...],
-        typer.Option(help="Plain text to train on instead; may be given several times.", show_default=False),
+        tuple[Path, ...], typer.Option(help="Plain text to train on instead; may be given several times.")
     ] = ()
     messages: Annotated[
         Path | None,
         typer.Option(
             help="Messages like those that the model will get, one per line: it answers them where it writes the "
-            "texts. Default: it asks itself.",
-            show_default=False,
+            "texts. Default: it asks itself."
         ),
     ] = None
     start: Annotated[
         str | None,
         typer.Option(
-            help="Go on from this head: a directory as for `export --draft-head`, or shipped. Default: a new head.",
-            show_default=False,
+            help="Go on from this head: a directory as for `export --draft-head`, or shipped. Default: a new head."
         ),
     ] = None
     epochs: Annotated[int, typer.Option(min=1, help="Number of times that every text is seen.")] = 10
@@ -86,8 +82,7 @@ class TrainDraftOptions:
     ] = Precision.AUTO
     threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads. Default: all cores.")] = None
     export_public: Annotated[
-        Path | None,
-        typer.Option(help="Also write the head in the public EAGLE layout into this directory.", show_default=False),
+        Path | None, typer.Option(help="Also write the head in the public EAGLE layout into this directory.")
     ] = None
 
 

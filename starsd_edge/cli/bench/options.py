@@ -48,17 +48,11 @@ class BenchDecodeOptions:
     bundle: TargetBundle
     draft: Annotated[
         str | None,
-        typer.Option(
-            help="Bundle of the hub's draft model or head (drafter draft).",
-            autocompletion=bundle_names,
-            show_default=False,
-        ),
+        typer.Option(help="Bundle of the hub's draft model or head (drafter draft).", autocompletion=bundle_names),
     ] = None
     drafter: Annotated[
         tuple[HubDrafter, ...],
-        typer.Option(
-            help="Drafter of a hub to measure; may be given twice. Default: all there are.", show_default=False
-        ),
+        typer.Option(help="Drafter of a hub to measure; may be given twice. Default: all there are."),
     ] = ()
     prompts: Prompts = None
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Cut or lengthen every prompt to so many tokens.")] = 64
@@ -71,23 +65,16 @@ class BenchDecodeOptions:
     device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
     threads: Threads = None
     hub_threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_THREADS, help="CPU threads of the hub's engine. Default: as --threads.", show_default=False
-        ),
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the hub's engine. Default: as --threads.")
     ] = None
     checkpoint: Annotated[
         str | None,
         typer.Option(
             help="Name or path of the checkpoint the bundle was made from, for transformers and llama.cpp. Default: "
-            "the cached one of that name.",
-            show_default=False,
+            "the cached one of that name."
         ),
     ] = None
-    tune: Annotated[
-        bool,
-        typer.Option(help="Also measure spinning thread pools, and a hub with one thread.", show_default=False),
-    ] = False
+    tune: Annotated[bool, typer.Option(help="Also measure spinning thread pools, and a hub with one thread.")] = False
     json: FiguresFile = None
 
     def __post_init__(self) -> None:
@@ -120,20 +107,13 @@ class BenchDraftsOptions:
     """
 
     bundle: TargetBundle
-    draft: Annotated[
-        str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names, show_default=False)
-    ]
+    draft: Annotated[str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names)]
     prompts: Prompts = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only this number of prompts.", show_default=False)] = (
-        None
-    )
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only this number of prompts.")] = None
     new_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of every answer.")] = 128
     temperature: Annotated[
         tuple[float, ...], typer.Option(help="Temperature of the answers; may be given several times.")
-    ] = (
-        0.0,
-        1.0,
-    )
+    ] = (0.0, 1.0)
     tree: Trees = ("4x4x1", "8x5x3", "32x6x8")
     threads: Threads = None
     json: FiguresFile = None
@@ -181,13 +161,7 @@ class BenchHubStepOptions:
     ]
     sessions: Annotated[
         tuple[int, ...], typer.Option(help="Sessions that are drafted for at once; may be given several times.")
-    ] = (
-        1,
-        2,
-        4,
-        8,
-        16,
-    )
+    ] = (1, 2, 4, 8, 16)
     tree: Trees = ("8x5x3", "4x4x1")
     rows: Annotated[int, typer.Option(min=1, help="Tokens that every session has at the beginning.")] = 256
     new_rows: Annotated[int, typer.Option(min=1, help="Tokens that come with every request.")] = 2
@@ -214,8 +188,7 @@ class BenchTraceOptions:
 
     bundle: TargetBundle
     output: Annotated[
-        Path | None,
-        typer.Option(help="File to write. Default: in the cache, with the bundle's name.", show_default=False),
+        Path | None, typer.Option(help="File to write. Default: in the cache, with the bundle's name.")
     ] = None
     prompts: Prompts = None
     texts: Annotated[int, typer.Option(min=1, max=1024, help="Number of texts to record.")] = 16
@@ -238,24 +211,17 @@ class BenchVerifyOptions:
         tuple[int, ...],
         typer.Option(
             help="Rows of a pass, the root included; may be given several times. Default: 1, 2, 4 .. the bundle's "
-            "largest tree.",
-            show_default=False,
+            "largest tree."
         ),
     ] = ()
     committed: Annotated[
         tuple[int, ...],
-        typer.Option(
-            help="Tokens in the KV cache; may be given several times. Default: 16, 256, 1024 where they fit.",
-            show_default=False,
-        ),
+        typer.Option(help="Tokens in the KV cache; may be given several times. Default: 16, 256, 1024 where they fit."),
     ] = ()
     passes: Annotated[int, typer.Option(min=3, max=1000, help="Passes of each kind.")] = 15
     keep: Annotated[
         bool,
-        typer.Option(
-            help="Do not keep the times, by which run-target sizes its first drafts and which plan reads.",
-            show_default=False,
-        ),
+        typer.Option(help="Do not keep the times, by which run-target sizes its first drafts and which plan reads."),
     ] = True
     json: FiguresFile = None
 
@@ -300,28 +266,16 @@ class BenchStarOptions:
     ]
     draft: Annotated[
         str | None,
-        typer.Option(
-            help="Bundle of the hub's draft head or model. Default: n-grams.",
-            autocompletion=bundle_names,
-            show_default=False,
-        ),
+        typer.Option(help="Bundle of the hub's draft head or model. Default: n-grams.", autocompletion=bundle_names),
     ] = None
     trace: Annotated[
         Path | None,
-        typer.Option(
-            help="Texts to replay, from `bench trace`. Default: in the cache, with the bundle's name.",
-            show_default=False,
-        ),
+        typer.Option(help="Texts to replay, from `bench trace`. Default: in the cache, with the bundle's name."),
     ] = None
     output: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory for the figures, the table and the plots. Default: star-bench.", show_default=False
-        ),
+        Path | None, typer.Option(help="Directory for the figures, the table and the plots. Default: star-bench.")
     ] = None
-    quick: Annotated[
-        bool, typer.Option(help="Measure fewer and shorter points, in about two minutes.", show_default=False)
-    ] = False
+    quick: Annotated[bool, typer.Option(help="Measure fewer and shorter points, in about two minutes.")] = False
     only: Annotated[tuple[Sweep, ...], typer.Option(help="Run these parts; may be given several times.")] = ()
     targets: Annotated[
         tuple[int, ...],
@@ -339,8 +293,7 @@ class BenchStarOptions:
     ] = 32
     rtt_ms: Annotated[float, typer.Option(min=0, max=10_000, help="Round-trip time of the usual target.")] = 1.0
     bandwidth: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="Rate of every link, each way, in Mbit/s. Default: unlimited.", show_default=False),
+        float | None, typer.Option(min=0.01, help="Rate of every link, each way, in Mbit/s. Default: unlimited.")
     ] = None
     verify_ms: Annotated[
         float, typer.Option(min=0.1, max=10_000, help="Milliseconds of a modelled verify pass over one row.")
@@ -358,16 +311,14 @@ class BenchStarOptions:
         ),
     ] = 12.0
     draft_growth: Annotated[
-        float,
-        typer.Option(min=0, max=10, help="Share of it that each further session in a pass adds."),
+        float, typer.Option(min=0, max=10, help="Share of it that each further session in a pass adds.")
     ] = 0.125
     shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
     policy: Annotated[
         tuple[QueueOrder, ...],
         typer.Option(
             help="Order of the hub's queue. Of several, the first is used everywhere, and all are compared. Default: "
-            "the hub's own, compared with all others.",
-            show_default=False,
+            "the hub's own, compared with all others."
         ),
     ] = ()
     max_batch: Annotated[

@@ -17,23 +17,19 @@ class CheckOptions:
     """The options of the command."""
 
     bundle: Annotated[
-        str,
-        typer.Argument(metavar="BUNDLE", help="A bundle's directory, or its name.", autocompletion=bundle_names),
+        str, typer.Argument(metavar="BUNDLE", help="A bundle's directory, or its name.", autocompletion=bundle_names)
     ]
     checkpoint: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
             help="Compare with this checkpoint (as `export` takes it). Default: the one in the cache, if it is there.",
-            show_default=False,
         ),
     ] = None
     engine: Annotated[
         tuple[Path, ...],
         typer.Option(
-            metavar="DIRECTORY",
-            help="Check these engines. Default: all of the bundle that are on this machine.",
-            show_default=False,
+            metavar="DIRECTORY", help="Check these engines. Default: all of the bundle that are on this machine."
         ),
     ] = ()
     threads: Threads = None

@@ -33,7 +33,7 @@ class DemoOptions:
     )
     targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="Number of targets.")] = 3
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96
-    plain: Annotated[bool, typer.Option(help="Lines instead of panels, for logs.", show_default=False)] = False
+    plain: Annotated[bool, typer.Option(help="Lines instead of panels, for logs.")] = False
 
 
 def register(app: typer.Typer) -> None:

@@ -25,35 +25,21 @@ class DoctorOptions:
             metavar="BUNDLE",
             help="Bundles to check; all in the cache where none is named.",
             autocompletion=bundle_names,
-            show_default=False,
         ),
     ] = ()
     bundle: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="BUNDLE", help="The same, as an option.", autocompletion=bundle_names, show_default=False),
+        tuple[str, ...], typer.Option(metavar="BUNDLE", help="The same, as an option.", autocompletion=bundle_names)
     ] = ()
-    hub: Annotated[
-        str | None, typer.Option(help="Also see whether this hub lets the bundles in.", show_default=False)
-    ] = None
+    hub: Annotated[str | None, typer.Option(help="Also see whether this hub lets the bundles in.")] = None
     network: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HUB", help="Instead, check the link to this hub and predict what it gains.", show_default=False
-        ),
+        str | None, typer.Option(metavar="HUB", help="Instead, check the link to this hub and predict what it gains.")
     ] = None
     token_file: TokenFile = None
     port: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Check that a hub can listen on this port, or does. Default: 8317.",
-            show_default=False,
-        ),
+        typer.Option(min=1, max=65535, help="Check that a hub can listen on this port, or does. Default: 8317."),
     ] = None
-    device: Annotated[
-        str, typer.Option(help="With --network: where the model runs, as in run-target.", show_default=False)
-    ] = "cpu"
+    device: Annotated[str, typer.Option(help="With --network: where the model runs, as in run-target.")] = "cpu"
     threads: Threads = None
     acceptance: Annotated[
         float | None,
@@ -61,12 +47,10 @@ class DoctorOptions:
             min=0,
             max=1,
             help="With --network: predict for this acceptance rate of a draft token, not for the measured one.",
-            show_default=False,
         ),
     ] = None
     remeasure: Annotated[
-        bool,
-        typer.Option(help="With --network: time verify passes again instead of using kept times.", show_default=False),
+        bool, typer.Option(help="With --network: time verify passes again instead of using kept times.")
     ] = False
     as_json: AsJson = False
 

@@ -22,19 +22,11 @@ class MonitorOptions:
 
     hub: Annotated[str, typer.Argument(help="The hub to watch; the default port is 8317.")] = "ws://127.0.0.1:8317"
     token_file: TokenFile = None
-    once: Annotated[bool, typer.Option(help="Show it once, and leave.", show_default=False)] = False
-    json: Annotated[
-        bool, typer.Option(help="JSON: one object, or one a second without --once.", show_default=False)
-    ] = False
-    plain: Annotated[
-        bool, typer.Option(help="One line a second, as where there is no terminal.", show_default=False)
-    ] = False
-    record: Annotated[Path | None, typer.Option(help="Write what the hub sends to this file.", show_default=False)] = (
-        None
-    )
-    replay: Annotated[Path | None, typer.Option(help="Show a recorded file instead of a hub.", show_default=False)] = (
-        None
-    )
+    once: Annotated[bool, typer.Option(help="Show it once, and leave.")] = False
+    json: Annotated[bool, typer.Option(help="JSON: one object, or one a second without --once.")] = False
+    plain: Annotated[bool, typer.Option(help="One line a second, as where there is no terminal.")] = False
+    record: Annotated[Path | None, typer.Option(help="Write what the hub sends to this file.")] = None
+    replay: Annotated[Path | None, typer.Option(help="Show a recorded file instead of a hub.")] = None
     speed: Annotated[float, typer.Option(min=0.1, max=1000, help="Factor on the speed of --replay.")] = 1.0
 
     def __post_init__(self) -> None:

@@ -50,17 +50,12 @@ class TargetOptions:
             metavar="MS|ROWS=MS,...",
             help="Milliseconds of a verify pass over one row (each further row adds 3 %), or by the number of rows. "
             "Default: as measured for the BUNDLE, else 35.",
-            show_default=False,
         ),
     ] = None
     own_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a round outside the model.")] = 1.0
     plain_ms: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            help="Milliseconds of a step without a draft. Default: a pass over one row, and --own-ms.",
-            show_default=False,
-        ),
+        typer.Option(min=0, help="Milliseconds of a step without a draft. Default: a pass over one row, and --own-ms."),
     ] = None
     rtt_ms: Annotated[float, typer.Option(min=0, help="Round-trip time to the hub.")] = 1.0
     mbit: Annotated[float, typer.Option(min=0.001, help="Rate of the link, each way, in Mbit/s.")] = 100.0
@@ -69,7 +64,6 @@ class TargetOptions:
         typer.Option(
             min=0,
             help="Bytes of a token's features; 0 for drafters that need none. Default: those of the BUNDLE, else 8192.",
-            show_default=False,
         ),
     ] = None
     jitter: Annotated[
@@ -83,15 +77,12 @@ class MemoryOptions:
 
     __panel__: ClassVar[str] = "Memory (with --memory-gib)"
 
-    memory_gib: Annotated[
-        float | None, typer.Option(min=0, help="GiB that an accelerator has for targets.", show_default=False)
-    ] = None
+    memory_gib: Annotated[float | None, typer.Option(min=0, help="GiB that an accelerator has for targets.")] = None
     weights_gib: Annotated[
-        float | None, typer.Option(min=0, help="GiB of a target's weights. Default: the BUNDLE's.", show_default=False)
+        float | None, typer.Option(min=0, help="GiB of a target's weights. Default: the BUNDLE's.")
     ] = None
     kv_kib: Annotated[
-        float | None,
-        typer.Option(min=0, help="KiB of a target's KV per token. Default: the BUNDLE's.", show_default=False),
+        float | None, typer.Option(min=0, help="KiB of a target's KV per token. Default: the BUNDLE's.")
     ] = None
     context: Annotated[int, typer.Option(min=1, help="Most tokens that the KV of a target holds.")] = 2048
     draft_gib: Annotated[float, typer.Option(min=0, help="GiB of the draft model's weights.")] = 0.44
@@ -107,7 +98,6 @@ class PlanOptions:
         typer.Argument(
             help="Bundle of the target model: its measured verify times, features and sizes.",
             autocompletion=bundle_names,
-            show_default=False,
         ),
     ] = None
     from_file: Annotated[
@@ -116,23 +106,15 @@ class PlanOptions:
             "--from",
             metavar="FILE",
             help="Plan from measured times: points.json of `bench star`, or service_s, return_s, tokens_per_round.",
-            show_default=False,
         ),
     ] = None
-    targets: Annotated[
-        int | None, typer.Option(min=1, max=512, help="Also show this number of targets.", show_default=False)
-    ] = None
+    targets: Annotated[int | None, typer.Option(min=1, max=512, help="Also show this number of targets.")] = None
     drafter: DrafterOptions
     target: TargetOptions
     memory: MemoryOptions
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MAX_THREADS,
-            help="CPU threads of the BUNDLE's measured times. Default: all cores.",
-            show_default=False,
-        ),
+        typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the BUNDLE's measured times. Default: all cores."),
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1
     as_json: AsJson = False
