@@ -19,7 +19,7 @@ from starsd_edge.cli.options import OptionField, Options, as_command, option_fie
 from starsd_edge.errors import UsageError
 
 TRACEBACK_VARIABLE = "STARSD_TRACEBACK"
-"""Set to anything: a fault of ours ends in its traceback."""
+"""Environment variable: with any value, a fault of this program ends in its traceback."""
 
 CommandPath = tuple[str, ...]
 """The words of a command: ("run-target",), ("bench", "decode")."""
@@ -124,7 +124,7 @@ HOW_TO_SET = (
 
 
 _DIAGNOSIS = ("doctor",)
-"""Runs whatever is wrong elsewhere: it is who looks for faults."""
+"""The command that runs whatever is wrong in files and variables: it is there to find faults."""
 
 
 class OptionsCommand(TyperCommand):

@@ -69,7 +69,7 @@ def path(context: typer.Context) -> None:
 
 _WIDTH = 79
 _COLUMN = 34
-"""Where origins begin, if the value leaves room."""
+"""Column in which the origins begin, where the value leaves room."""
 _DEFAULT = "default"
 _REQUIRED = "required argument"
 

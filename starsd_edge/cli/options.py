@@ -24,7 +24,7 @@ from starsd_edge.errors import UsageError
 Options = TypeVar("Options")
 
 MAX_THREADS = 256
-"""Of an engine. A pool of very many takes all of a machine before it has done anything."""
+"""Most threads of an engine: a much larger pool takes all of a machine before it has done anything."""
 PANEL = "__panel__"
 """Name of a group's class variable with the title over its options in `--help`."""
 _KIND = "options_kind"

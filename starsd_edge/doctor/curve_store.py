@@ -163,7 +163,7 @@ def _curve(seconds: Mapping[str, float]) -> VerifyCurve:
 log = logging.getLogger(__name__)
 
 _LASTING = ("cpu", "cores", "system", "versions")
-"""Of a machine's description, what a curve depends on."""
+"""Fields of a machine's description that a curve depends on."""
 _CPU = "cpu"
 Passes = Mapping[int, Mapping[int, Sequence[float]]]
 """Seconds of each pass, by committed tokens and rows."""

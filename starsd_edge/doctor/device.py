@@ -15,9 +15,9 @@ from starsd_edge.doctor.machine import gigabytes
 from starsd_edge.doctor.software import check_jetson_tensorrt
 
 HOT_C = 85.0
-"""Most machines slow down not far above this; where the kernel says from when on, that counts."""
+"""Degrees Celsius not far above which most machines slow down; used where the kernel does not say from when on."""
 WARM_K = 5.0
-"""So near to where the kernel begins to slow a machine down is too warm for measuring."""
+"""Degrees below the temperature at which the kernel slows a machine down that are too few for measuring."""
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd-pstate")
 """Under these drivers the governor "powersave" also rises to full speed."""
 _MHZ = 1_000_000

@@ -14,19 +14,19 @@ from starsd_edge.protocol.target_side import ProbeAnswered
 from starsd_edge.telemetry.rtt import TcpRtt
 
 SMALL_BYTES = 64
-"""About what a round of drafting sends each way."""
+"""Bytes of a small probe: about what a round of drafting sends each way."""
 SMALL_PROBES = 40
 LARGE_PROBES = 5
 FIRST_LARGE_BYTES = MAX_PROBE_BYTES >> 4
 LONG_PROBE_S = 0.1
-"""A large probe that takes this long is large enough."""
+"""Seconds that a large probe should take: no larger one is tried then."""
 PROBE_TIMEOUT_S = 10.0
 UNSTEADY_S = 0.005
-"""Jitter below this disturbs no round."""
+"""Jitter in seconds below which no round is disturbed."""
 RELAY_S = 0.005
-"""Messages that take longer than twice TCP's round trip by this end beyond TCP's other end."""
+"""Seconds: messages that take twice TCP's round trip and this go to an end beyond that of the TCP connection."""
 LOSSY = 0.01
-"""Share of segments sent again from which on waits for them are felt."""
+"""Share of segments sent again above which the waits for them are felt."""
 
 Probe = Callable[[int, int, float], ProbeAnswered | None]
 """As `HubLink.probe`: bytes up, bytes back, timeout in seconds."""

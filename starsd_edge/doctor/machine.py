@@ -13,7 +13,8 @@ from starsd_edge.doctor.findings import Finding, not_run, note, ok, warning
 from starsd_edge.protocol.messages import Welcome
 
 LITTLE_DISK_BYTES = 2_000_000_000
-"""An export of the default model takes 0.9 GB with its checkpoint, and twice that while it is made anew."""
+"""Free bytes below which a disk is called full: an export of the default model takes 0.9 GB with its checkpoint, and
+twice that while it is made again."""
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,16 @@ from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.telemetry.rounds import HUB, Round, RoundStats
 
 WORTH_IT = 1.05
-"""Gains and losses nearer to 1 than this are no more than the noise of such a short decode."""
+"""Least gain that is worth it: gains and losses nearer to 1 are no more than the noise of such a short decode."""
 FAR_OFF = 0.25
-"""Difference of the measured gain from the predicted one that says that something else is at work."""
+"""Difference of the measured gain from the predicted one, as a share, above which something else is at work."""
 LEAST_DRAFT_S = 1e-6
-"""What a hub can tell: it counts microseconds."""
+"""Least seconds of a draft that a hub can tell: it counts microseconds."""
 SMALL_SHARE = 0.1
-"""Of a round: where nothing that drafting adds takes more than this, only a higher acceptance rate helps."""
+"""Share of a round: where no part that drafting adds takes more, only a higher acceptance rate helps."""
 ACCEPTANCE = "acceptance"
 MANY_TARGETS = 256
-"""As many as a hub takes."""
+"""Most targets that a hub takes."""
 _REMEDIES = {
     ACCEPTANCE: "a draft model with a higher acceptance rate: run-draft with a bundle of the same tokenizer",
     law.DRAFTER: "a smaller draft model, or a faster machine for the hub",

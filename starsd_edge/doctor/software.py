@@ -15,14 +15,14 @@ from starsd_edge.doctor.findings import Finding, failure, not_run, note, ok, war
 from starsd_edge.errors import install_extra
 
 _APPEND, _INPLACE = (10, 3), (10, 15, 1)
-"""The oldest versions for either KV strategy."""
+"""Oldest versions of TensorRT that run append and inplace graphs."""
 _NOT_ON_JETSON = ((11, 0), (11, 4, 1))
-"""From the first on, and before the second, no Jetson is supported."""
+"""Versions of TensorRT that support no Jetson: from the first of these on, and before the second."""
 _GOOD_JETPACKS = "JetPack 6.2 or 7.2"
 CUDA_PACKAGES = ("cuda-bindings", "cuda-python")
-"""Distributions with the CUDA calls: the second one only until 12.6, where the first one is not there."""
+"""Distributions with the CUDA calls. The second one counts only up to CUDA 12.6, which has no first one."""
 _CUDA_OF_L4T = {36: (12, 6), 38: (13, 0), 39: (13, 2)}
-"""Versions of CUDA by the major ones of Jetson Linux."""
+"""Versions of CUDA by the major version of Jetson Linux."""
 
 
 def kv_strategies(version: str) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ LIBRARIES = (
     *CUDA_PACKAGES,
     "torch",
 )
-"""What decides how the program runs, by names on the package index."""
+"""Libraries that decide how the program runs, by their names on the package index."""
 COMPILED = ("msgspec.msgpack", "tokenizers", "numpy")
 """Modules with compiled parts, which fail to load where they were built for another machine."""
 SPEEDUPS = "websockets.speedups"

@@ -119,7 +119,7 @@ class DecodeBench:
         with ExitStack() as stack:
             self._add_own_modes(modes.without_end(target), stack)
             ours = [mode.name for mode in self._modes]
-            self._add_rivals(checkpoint, target.bundle)
+            self._add_other_libraries(checkpoint, target.bundle)
             runs = run_by_turns(self._modes, prompts, options.new_tokens, options.repeats, self._progress)
             links = {name: link.figures for name, link in self._links.items()}
         committed = options.prompt_tokens + options.new_tokens // 2
@@ -195,7 +195,7 @@ class DecodeBench:
         source = hub_drafts(link.open_channel, self._options.draft_wait)
         self._add(modes.OurMode(name, target, source, shape), title)
 
-    def _add_rivals(self, path: Path | None, bundle: Bundle) -> None:
+    def _add_other_libraries(self, path: Path | None, bundle: Bundle) -> None:
         """Those that are installed and can read the checkpoint; a note for each of the others."""
         if path is None:
             self._notes.append("transformers and llama.cpp were not measured: --checkpoint names what they are to load")

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _SEED = 20
 _MEMORY_ROWS = 1024
-"""Of each session whose memory is measured: what is held is then what is used."""
+"""Rows of each session whose memory is measured; with so many, little of the memory that a session holds is unused."""
 _MEMORY_FIRST, _MEMORY_SESSIONS = 12, 36
-"""The first of them fill what the allocator had kept for itself, and so do not count."""
+"""Sessions that only fill what the allocator has kept free and do not count, and all sessions of the measurement."""
 
 
 @dataclass(frozen=True)

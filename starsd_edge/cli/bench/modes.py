@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _CONNECT_S = 30.0
-"""The hub is on this machine and listens already; more than this is a fault."""
+"""Seconds to connect to a hub of this machine that listens already; one that takes longer is at fault."""
 
 
 @dataclass(frozen=True)

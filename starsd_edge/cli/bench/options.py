@@ -179,7 +179,7 @@ class BenchHubStepOptions:
 
 
 LEAST_TOKENS = 32
-"""Of an answer that is worth replaying: a session has only begun before."""
+"""Least tokens of an answer that is recorded: a shorter one is nearly all beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ class BenchVerifyOptions:
 
 
 MOST_NODES = 63
-"""A modelled verify pass has room for so many, and the root."""
+"""Most nodes of a draft tree: a modelled verify pass has 64 rows, and one is the root."""
 MAX_TARGETS = 128
 _QUICK_TARGETS, _TARGETS = (1, 4, 16), (1, 2, 4, 8, 16, 32)
 _QUICK_LAW, _LAW = (1, 2, 4, 6, 8), (1, 2, 3, 4, 5, 6, 7, 8)

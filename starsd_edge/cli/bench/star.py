@@ -102,19 +102,21 @@ def _modelled(times: ModelDraftTimes) -> dict[str, object]:
 
 
 _SWITCH_INTERVAL_S = 0.0005
-"""How long one decode loop may hold the interpreter that the others wait for: as on a hub."""
+"""Seconds that one decode loop may hold the interpreter while others wait for it: the same as on a hub."""
 _ROUNDS_TIMEOUT_S = 60.0
 """Seconds within which every target does the rounds that are waited for."""
 _LEAST_ROUNDS = 4
-"""Of each target, below which there is nothing to take means of."""
+"""Least rounds of each target at a point: fewer have no mean worth the name."""
 _SETTLING_S = 4.0
-"""Before a star that chooses shapes and waits by itself is measured: it learns for so long."""
+"""Seconds before a star is measured that chooses draft sizes and waits by itself: it learns its cost model meanwhile.
+"""
 _HALF = 0.5
 _LONGER = 2
-"""Times a point counts where targets are so many that each does few rounds,"""
+"""Factor on the seconds of a point with so many targets that each does few rounds."""
 _MOST_LONGER = 4
-"""and where they are so few that it would hang on the texts that they happen to be at: fewer than"""
+"""Largest factor on the seconds of a point with so few targets that the figures would depend on their present texts."""
 _ENOUGH_TARGETS = 8
+"""Targets from which on the figures of a point do not depend on the texts that they are at."""
 _WRONG_IDS = 16
 _MIB = 1e6
 

@@ -40,7 +40,7 @@ from starsd_edge.runtime.engine import Engine
 PART = "engine"
 PASSES = "passes"
 PROMPT = 8
-"""Tokens that a graph without a recording is asked to go on from."""
+"""Tokens of the prompt of the greedy text, for a graph of which nothing was recorded."""
 
 
 def check_engines(

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 NAME = "doctor"
-"""How the hub's monitor calls it."""
+"""Name of this target in the hub's monitor."""
 CONNECT_S = 10.0
 _OWN_FILES = 64
-"""Open files of a hub beside its sockets."""
+"""Number of files that a hub has open beside its sockets."""
 
 
 def check_all(options: DoctorOptions, progress: Progress) -> Findings:

@@ -43,9 +43,9 @@ VERIFY_PASSES = 7
 COMMITTED = 128
 """Tokens in the KV while verify passes are timed: about the middle of the short decode."""
 DRAFT_WAIT_S = 5.0
-"""Every draft is waited for: how far it comes too late is what the prediction tells."""
+"""Seconds to wait for a draft: long enough for every one, because the prediction tells what late drafts cost."""
 WARM_UP_S = 20.0
-"""A hub that has just begun may still load its model."""
+"""Seconds to wait for the hub's first draft: a hub that has just started may still load its model."""
 
 
 def check_network(options: DoctorOptions, url: str, progress: Callable[[str], None]) -> Findings:

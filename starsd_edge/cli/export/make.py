@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FOR_TENSORRT = ("block", "head_weights", "embedding_weights", "keep_int8", "calibration", "kv_strategy")
 _OF_A_GRAPH = ("weights", *_FOR_TENSORRT, "kv", "features_for", "chat_template", "also_end")
-"""Options that decide what a graph is like: of a bundle, that is decided."""
+"""Options that decide what a graph is like; a bundle has its graph already."""
 _NOTE_RTX = (
     "note: TensorRT-RTX engines are for RTX GPUs of this compute capability; a Jetson builds its own, on the device, "
     "with --engine tensorrt"

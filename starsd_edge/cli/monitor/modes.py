@@ -25,7 +25,7 @@ from starsd_edge.telemetry.monitor.frame import Screen, Sight, parse_keys, repor
 from starsd_edge.telemetry.monitor.model import MonitorModel
 
 ONCE_SNAPSHOTS = 3
-"""Rates need two moments; a second apart they mean something."""
+"""Snapshots taken by --once: two a second come, and a rate needs two that are a second apart."""
 _LINE_S = 1.0
 _REPLAYED = FeedLink("the recording has ended", is_live=False)
 _KEY_BYTES = 256

@@ -37,7 +37,7 @@ from starsd_edge.telemetry.service_model import ServiceCost
 
 MOST_NODES = 256
 USUAL_COMMITTED = 256
-"""Tokens before a verify pass of which the plan thinks."""
+"""Committed tokens before the verify passes that the plan reckons with."""
 ASSUMED_VERIFY_S = 0.035
 ASSUMED_GROWTH = 0.03
 ASSUMED_FEATURE_BYTES = 8192

@@ -189,7 +189,7 @@ ORDERS: tuple[tuple[str, Callable[[TargetRow], tuple[float | str, ...]]], ...] =
     ("tokens/s", lambda row: (-_or(row.spoken.tokens_per_s, -1.0), row.name)),
     ("drafting", lambda row: (row.state == "on", row.state, row.name)),
 )
-"""By what targets can be sorted, those that want attention first."""
+"""Orders in which targets can be shown, those that need attention first."""
 
 
 def ordered(board: StarBoard, choice: ViewState) -> list[TargetRow]:

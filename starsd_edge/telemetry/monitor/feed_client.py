@@ -28,10 +28,10 @@ from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, OPEN_TIMEOUT_S, N
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 
 _SILENCE_S = 10.0
-"""A feed sends twice a second; one that is silent for this long is given up."""
+"""Seconds without a snapshot after which a feed is given up: it sends two a second."""
 _POLL_S = 1.0
 _POLLS = 30
-"""Of `/metrics`, before the feed is tried again."""
+"""Times that `/metrics` is read before the feed is tried again."""
 _OK = 200
 
 
@@ -185,7 +185,7 @@ class _NotLetInError(FeedError):
 
 
 LONGEST_PAUSE_S = 5.0
-"""Between two snapshots of a replay: what was a night in between need not be one now."""
+"""Longest pause in seconds between two snapshots of a replay: a night in between is cut short."""
 
 
 class Recorder:

@@ -13,7 +13,7 @@ from starsd_edge.telemetry.monitor.board import ON, Acceptance, StarBoard
 
 ABSENT = "-"
 _NOISE = 0.2
-"""Of a sparkline's values, milliseconds: so little reaches no higher than it should."""
+"""Milliseconds: the least range of a sparkline, so that small variations look small."""
 
 
 @dataclass(frozen=True)

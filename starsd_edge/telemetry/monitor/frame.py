@@ -35,7 +35,7 @@ from starsd_edge.telemetry.monitor.target_table import detail_lines, help_lines,
 
 _GAP = "   "
 _BUSY = 0.9
-"""Above this share of busy time, targets begin to wait for each other."""
+"""Share of busy time above which targets begin to wait for each other."""
 
 
 def header_lines(board: StarBoard, title: str, link: Text, width: int, marks: Marks) -> list[Text]:

@@ -28,9 +28,9 @@ from starsd_edge.telemetry.monitor.board import (
 )
 
 WINDOW_S = 10.0
-"""What "of late" means."""
+"""Seconds over which rates and shares are taken."""
 HISTORY = 240
-"""Round-trip times kept of a target."""
+"""Number of round-trip times that are kept of a target."""
 MAX_EVENTS_KEPT = 200
 RESTARTED = "restarted"
 

@@ -33,7 +33,7 @@ from starsd_edge.telemetry.monitor.formats import (
 _LEAST_NAME = 12
 _MOST_NAME = 32
 _FAR = 2.0
-"""A round trip of so many times the least is worth a colour."""
+"""Multiple of the least round-trip time above which the present one is coloured."""
 
 
 @dataclass(frozen=True)
