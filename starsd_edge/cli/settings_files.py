@@ -122,23 +122,31 @@ def from_file(schema: Schema, file: Path, faults: Faults) -> Found:
     """
     found: Found = {}
     try:
-        _Reader(schema, file, found, faults).read((), _tables(file))
+        _Reader(schema, file, found, faults).read((), read_toml(file, "the configuration"))
     except UsageError as error:
         faults.setdefault((), str(error))
     return found
 
 
-def _tables(file: Path) -> dict[str, Any]:
+def read_toml(file: Path, what: str) -> dict[str, Any]:
+    """The tables of a file.
+
+    Args:
+        what: the file holds, as in "the configuration", for the message where it cannot be read.
+
+    Raises:
+        UsageError: it cannot be read, or is no TOML.
+    """
     try:
         return parse_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"the configuration {file} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{what} {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text (byte {error.start}): convert it") from None
     except TomlError as error:
         raise UsageError(f"{file} is not TOML: {error}") from None
     except ValueError as error:  # no file can have such a name
-        raise UsageError(f"the configuration {str(file)!r} cannot be read: {error}") from None
+        raise UsageError(f"{what} {str(file)!r} cannot be read: {error}") from None
 
 
 class _Reader:
