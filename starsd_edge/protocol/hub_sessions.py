@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,6 @@ from starsd_edge.protocol.hub_handshake import Terms
 from starsd_edge.protocol.messages import Draft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
-
-if TYPE_CHECKING:
-    from starsd_edge.protocol.hub_connection import HubConnection
 
 MAX_PENDING = 16
 """Requests of one session whose draft may still come: the one in the drafter and those that superseded it while it
@@ -48,7 +44,7 @@ class HubSession:
     Attributes:
         key: number of the session, unique while the hub lives; what the drafter knows it by.
         owner: the authenticated key it belongs to.
-        connection: where its drafts go; None while its target is away.
+        connection: number of the connection that its drafts go to; None while its target is away.
         ref: the target's number for the OPEN that brought it to this connection.
         epoch: highest request seen.
         answered: the DRAFT of `epoch`, once it is there.
@@ -62,7 +58,7 @@ class HubSession:
         self.terms = terms
         self.first_row = first_row
         self.t_first = t_first
-        self.connection: HubConnection | None = None
+        self.connection: int | None = None
         self.ref = 0
         self.away_since = 0.0
         self.epoch = 0
@@ -138,7 +134,7 @@ class HubSession:
         """Nobody waits any more for what was asked, but the tree that is being made may still be of use."""
         self._void_epoch = self.epoch
 
-    def attach(self, connection: HubConnection, ref: int) -> None:
+    def attach(self, connection: int, ref: int) -> None:
         """Its drafts go to this connection from now on."""
         self.connection = connection
         self.ref = ref
@@ -168,6 +164,13 @@ class HubSession:
         if len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]
 
+    def turn_down(self, epoch: int, base_len: int) -> Draft:
+        """The empty DRAFT of a request for which no drafter is asked."""
+        self.settle_request(epoch, base_len)
+        self.answered = Draft(self.tag, epoch, base_len, [], [], 0, 0, 0)
+        self.turned_down = True
+        return self.answered
+
     def settle_request(self, epoch: int, base_len: int) -> Pending | None:
         """The request that a draft answers, None when nobody waits for it any more; older ones are settled with it."""
         pending = self._pending.get(epoch)
@@ -185,13 +188,16 @@ class HubSession:
 
 
 class SessionTable:
-    """All sessions of a hub: by key, by tag, and those whose target is away in the order in which they lost it."""
+    """All sessions of a hub: by key, by tag, by connection, and those whose target is away in the order in which they
+    lost it.
+    """
 
     def __init__(self, new_tag: Callable[[], bytes]) -> None:
         self._new_tag = new_tag
         self._next_key = 1
         self._by_key: dict[int, HubSession] = {}
         self._by_tag: dict[bytes, HubSession] = {}
+        self._at: dict[int, dict[int, HubSession]] = {}
         self._away: dict[int, HubSession] = {}
 
     def __len__(self) -> int:
@@ -216,22 +222,37 @@ class SessionTable:
 
     def remove(self, session: HubSession) -> DropSession:
         """Forget a session; the action that tells the drafter."""
-        if session.connection is not None:
-            session.connection.detach(session)
+        self._detach(session)
         del self._by_key[session.key]
         del self._by_tag[session.tag]
         self._away.pop(session.key, None)
         return DropSession(session.key)
 
-    def leave(self, session: HubSession, now: float) -> None:
-        """Its connection is gone."""
-        session.connection = None
-        session.away_since = now
-        self._away[session.key] = session
+    def at(self, connection: int) -> list[HubSession]:
+        """The sessions at this connection, in the order in which they came to it."""
+        return list(self._at.get(connection, {}).values())
 
-    def come_back(self, session: HubSession) -> None:
-        """It has a connection again."""
-        self._away.pop(session.key, None)
+    def attach(self, session: HubSession, connection: int, ref: int) -> None:
+        """A session is at this connection from now on, whether it was at another or at none; `ref` of its OPEN."""
+        if session.connection != connection:
+            self._detach(session)
+            self._away.pop(session.key, None)
+            self._at.setdefault(connection, {})[session.key] = session
+        session.attach(connection, ref)
+
+    def lose(self, connection: int, now: float) -> None:
+        """This connection is gone: its sessions have none."""
+        for session in self._at.pop(connection, {}).values():
+            session.connection = None
+            session.away_since = now
+            self._away[session.key] = session
+
+    def _detach(self, session: HubSession) -> None:
+        if session.connection is not None:
+            there = self._at[session.connection]
+            del there[session.key]
+            if not there:
+                del self._at[session.connection]
 
     def longest_away(self) -> HubSession | None:
         """The session whose target has been away for longest."""

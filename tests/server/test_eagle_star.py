@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Send
+from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Notice, Send
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
@@ -49,7 +49,6 @@ class EagleStar:
             DrafterRegistry(drafters, NgramDrafter(8), required=True).offer,
             HubLimits(),
             iter([bytes([number]) * 16 for number in range(9)]).__next__,
-            waiting_bytes=self.queue.waiting_bytes,
         )
         self.hub.ready("eagle")
         hello = a_hello(
@@ -72,7 +71,7 @@ class EagleStar:
         """Carry frames and draft until nothing is left to do; the target's events."""
         events: list[TargetEvent] = []
         while True:
-            actions = [action for frame in self.target.frames() for action in self.connection.receive(frame, 0.0)]
+            actions = [action for frame in self.target.frames() for action in self.receive(frame)]
             work = None if actions else self.queue.take(0.0)
             if not actions and work is None:
                 return events
@@ -83,6 +82,11 @@ class EagleStar:
                     events += self.target.receive(action.frame)
                 else:
                     self.queue.put(action)  # type: ignore[arg-type]
+
+    def receive(self, frame: bytes) -> list[HubAction]:
+        """A frame reaches the hub; what it has to do."""
+        actions = self.connection.receive(frame, 0.0, self.queue.waiting_bytes("alice"))
+        return [action for action in actions if not isinstance(action, Notice)]
 
     def do(self, work: Work) -> list[HubAction]:
         """A turn of the drafting thread, and what the hub makes of it."""

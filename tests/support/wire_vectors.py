@@ -17,7 +17,7 @@ import numpy as np
 from starsd_edge.bundles.fingerprints import feature_fingerprint, source_fingerprint, tokenizer_fingerprint
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.features import FLOAT16, INT8, read_features, write_features
-from starsd_edge.protocol.hub_side import HangUp, HubAction, HubLimits, HubProtocol, Offer, Send
+from starsd_edge.protocol.hub_side import HangUp, HubAction, HubLimits, HubProtocol, Notice, Offer, Send
 from starsd_edge.protocol.messages import (
     Close,
     DraftRequest,
@@ -164,7 +164,7 @@ class Talk:
             frame = message if isinstance(message, bytes) else encode(message)
             step = {"from": "target", "hex": frame.hex()}
             self.steps.append(step if isinstance(message, bytes) else step | _told(message))
-            actions += self.connection.receive(frame, self.now)
+            actions += self.connection.receive(frame, self.now, 0)
         self._carry_out(actions)
         while (work := self.queue.take(self.now)) is not None:
             for outcome in self.desk.do(work).outcomes:
@@ -180,7 +180,7 @@ class Talk:
                 self.steps.append({"from": "hub", "hex": action.frame.hex(), **told})
             elif isinstance(action, HangUp):
                 self.steps.append({"event": "the hub closes", "code": action.code})
-            else:
+            elif not isinstance(action, Notice):
                 self.queue.put(action)  # type: ignore[arg-type]
 
 
