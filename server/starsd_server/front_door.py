@@ -28,10 +28,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from starsd_edge.protocol.codes import CLOSE_POLICY, HUB_HEADER
+from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
 from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, UNSENT_BYTES, Liveness, until_dead
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
+from starsd_edge.protocol.messages import HUB_HEADER, MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 from starsd_server.dedicated_ports import DedicatedPorts, PortLeases
 from starsd_server.gate import owner_of, shown_ticket, turn_away, wants_feed

@@ -48,17 +48,17 @@ from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
 from starsd_server.binding import explain
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
+from starsd_server.drafter_pool import Broken, Done, Drafted, DrafterPool, DraftFailed, Outcome, Warm
 from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
-from starsd_server.handover import Handover
 from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
 from starsd_server.shapes import ShapeControllers, share
-from starsd_server.worker import Broken, Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
+from starsd_server.worker import DraftWorker, Handover
 
 log = logging.getLogger(__name__)
 

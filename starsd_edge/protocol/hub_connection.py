@@ -7,8 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable
-from starsd_edge.protocol.codec import PROBE_INTERVAL_S, decode_from_target, encode, kind_of, noise
+from starsd_edge.protocol.codec import (
+    PROBE_INTERVAL_S,
+    ProtocolError,
+    check_ids,
+    decode_from_target,
+    encode,
+    kind_of,
+    noise,
+    printable,
+)
 from starsd_edge.protocol.codes import (
     BASE_LEN,
     CLOSE_CODES,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.checks import ProtocolError
+from starsd_edge.protocol.codec import ProtocolError
 from starsd_edge.protocol.codes import CONTEXT_FULL, MALFORMED, ROW_CONFLICT
 from starsd_edge.protocol.hub_actions import DropSession, SessionView
 from starsd_edge.protocol.hub_handshake import Terms

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.checks import ProtocolError, read_tree
+from starsd_edge.protocol.codec import ProtocolError, read_tree
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Opened, Welcome

@@ -12,8 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, printable
-from starsd_edge.protocol.codec import decode_from_hub, kind_of, noise
+from starsd_edge.protocol.codec import ProtocolError, decode_from_hub, kind_of, noise, printable
 from starsd_edge.protocol.codes import (
     CODEC,
     FINAL,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.protocol.checks import Scope
-from starsd_edge.protocol.codec import encode
+from starsd_edge.protocol.codec import Scope, encode
 from starsd_edge.protocol.hub_side import HangUp, HubLimits, Offer, OwnPort, Refusal, SendOn
 from starsd_edge.protocol.messages import (
     Close,

@@ -13,10 +13,10 @@ from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Not
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
+from starsd_server.drafter_pool import Drafted, DrafterPool
 from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.eagle import FEATURES_OF
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DrafterPool
 from tests.support.decoding import WORDS, Plain, request
 from tests.support.hub_client import running_hub
 from tests.support.linked_target import LinkedTarget, SlowEngine
@@ -43,7 +43,7 @@ class EagleStar:
         self.engine = random_engine(kind)
         drafters = [drafter_on(self.engine)]
         self.queue = DraftQueue()
-        self.desk = DrafterPool([*drafters, NgramDrafter(8)], lambda: 0.0)
+        self.pool = DrafterPool([*drafters, NgramDrafter(8)], lambda: 0.0)
         self.hub = HubProtocol(
             "hub-1",
             DrafterRegistry(drafters, NgramDrafter(8), required=True).offer,
@@ -91,7 +91,7 @@ class EagleStar:
     def do(self, work: Work) -> list[HubAction]:
         """A turn of the drafting thread, and what the hub makes of it."""
         actions: list[HubAction] = []
-        for outcome in self.desk.do(work).outcomes:
+        for outcome in self.pool.do(work).outcomes:
             assert isinstance(outcome, Drafted), outcome
             actions += self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, 0.0)
         return actions
@@ -129,7 +129,7 @@ def test_trees_over_the_wire_are_those_of_the_head_on_the_promised_features(
         assert tree == fresh_tree(star.engine, ids[first:end], seen[first:end], SHAPE)
     star.target.close_session(session)
     star.pump()
-    assert star.desk.health["eagle"].sessions == 0
+    assert star.pool.health["eagle"].sessions == 0
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -17,9 +17,9 @@ from starsd_edge.scheduling.policies import LATENCY
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import Batch, DraftQueue
+from starsd_server.drafter_pool import Done
 from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.shapes import ShapeControllers, share
-from starsd_server.worker import Done
 from tests.support.guessed_text import GuessedText
 from tests.support.virtual_time import VirtualTime
 

@@ -31,8 +31,8 @@ from starsd_edge.protocol.messages import (
 )
 from starsd_edge.protocol.rows import SentRows
 from starsd_server.draft_queue import DraftQueue
+from starsd_server.drafter_pool import Drafted, DrafterPool
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DrafterPool
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET, TAG, Golden
 from tests.support.wire_tables import PAGE, message_name
 
@@ -137,7 +137,7 @@ class Talk:
         )
         self.hub.ready("ngram")
         self.queue = DraftQueue()
-        self.desk = DrafterPool([NgramDrafter(8)], lambda: 0.0)
+        self.pool = DrafterPool([NgramDrafter(8)], lambda: 0.0)
         self.now = 0.0
         self.steps: list[dict[str, Any]] = []
         self.connect()
@@ -167,7 +167,7 @@ class Talk:
             actions += self.connection.receive(frame, self.now, 0)
         self._carry_out(actions)
         while (work := self.queue.take(self.now)) is not None:
-            for outcome in self.desk.do(work).outcomes:
+            for outcome in self.pool.do(work).outcomes:
                 assert isinstance(outcome, Drafted)
                 self._carry_out(
                     self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, self.now)

@@ -20,8 +20,7 @@ from starsd_edge.doctor.machine import check_cache, check_machine, check_welcome
 from starsd_edge.doctor.software import check_gpu_engines, check_software
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.key_file import read_token
-from starsd_edge.protocol.codes import DEFAULT_PORT
-from starsd_edge.protocol.messages import WIRE_VERSION, Hello
+from starsd_edge.protocol.messages import DEFAULT_PORT, WIRE_VERSION, Hello
 
 if TYPE_CHECKING:
     from starsd_jetson.target import Target

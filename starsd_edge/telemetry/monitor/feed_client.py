@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection
 
 from starsd_edge.errors import UsageError
-from starsd_edge.protocol.codes import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, http_answer, is_redirect, token_remedy
 from starsd_edge.telemetry.feed import (
     FEED_SUBPROTOCOL,
     MAX_SNAPSHOT_BYTES,
@@ -24,7 +23,19 @@ from starsd_edge.telemetry.feed import (
     decode_snapshot,
     encode_snapshot,
 )
-from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, OPEN_TIMEOUT_S, NotOpenedError, describe, open_hub
+from starsd_edge.telemetry.hub_opening import (
+    CLOSE_TIMEOUT_S,
+    LOOPBACK_ONLY,
+    MISDIRECTED,
+    NOT_LET_IN,
+    OPEN_TIMEOUT_S,
+    NotOpenedError,
+    describe,
+    http_answer,
+    is_redirect,
+    open_hub,
+    token_remedy,
+)
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 
 _SILENCE_S = 10.0

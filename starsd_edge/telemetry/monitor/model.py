@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.codec import printable
 from starsd_edge.protocol.codes import CLAMPED
 from starsd_edge.telemetry.feed import Event, Snapshot
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts, TargetReport

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from starsd_edge.protocol import codes as shape_reasons
-from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.codec import printable
 from starsd_edge.protocol.codes import MEANINGS
 from starsd_edge.telemetry.feed import Event
 from starsd_edge.telemetry.hub_facts import LatencyFacts, ShapeFacts
