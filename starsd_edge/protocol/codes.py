@@ -1,4 +1,4 @@
-"""Error codes and WebSocket close codes of wire version 1.
+"""Error codes and WebSocket close codes of wire version 1, and the reasons that targets and hubs give for their drafts.
 
 A code is for programs, the message beside it for people. Codes are only ever added; a peer treats one that it does
 not know by its scope alone.
@@ -63,6 +63,7 @@ CLOSE_CODES = {
 """WebSocket close code after an ERROR(scope = connection); `CLOSE_POLICY` for every other code."""
 
 
+# Why the last round of a target used no draft of the hub: `why_off` of REPORT. `MEANINGS` says them in words.
 LATE = "late"
 SILENT = "silent"
 CLOSED = "closed"
@@ -74,7 +75,7 @@ IDLE = "idle"
 CLAMPED = "clamped"
 
 WEAK = frozenset({EMPTY, POOR, LOCAL})
-"""Reasons that come of weak drafts."""
+"""Reasons for which weak features (`CLAMPED`) may be the cause."""
 
 MEANINGS = {
     LATE: "the hub's drafts come too late to be waited for",
@@ -89,6 +90,7 @@ MEANINGS = {
 }
 
 
+# Why the drafts of a session have their present shape. `SHAPE_MEANINGS` says them in words.
 FIRST = "first"
 BEST = "best"
 LOAD = "load"

@@ -50,9 +50,15 @@ class OwnPort:
 
 @dataclass(frozen=True)
 class HubLimits:
-    """Caps of one hub.
+    """Limits of one hub.
 
     Attributes:
+        max_sessions_per_connection: most sessions at one connection.
+        max_sessions: most sessions of all connections, those whose target is away included.
+        max_nodes: most nodes of a draft tree, whatever a target asks for.
+        max_depth: most levels of a draft tree, likewise.
+        heartbeat_s: seconds between the hub's WebSocket pings.
+        resume_grace_s: seconds that a session waits for its target to come back.
         max_context: most tokens of a session, root included, whatever the target's own limit: bounds the ids kept per
             session.
         max_waiting_bytes: most memory of features that wait for the drafter, all sessions of one key together.
@@ -78,7 +84,13 @@ class Send:
 
 @dataclass(frozen=True)
 class OpenSession:
-    """The drafter begins a session."""
+    """The drafter begins a session.
+
+    Attributes:
+        drafter: kind of the drafter.
+        first_row: index of the first row that will come.
+        t_first: the token at position `first_row`.
+    """
 
     session: int
     drafter: str

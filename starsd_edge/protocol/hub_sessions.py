@@ -48,7 +48,7 @@ class HubSession:
         ref: the target's number for the OPEN that brought it to this connection.
         epoch: highest request seen.
         answered: the DRAFT of `epoch`, once it is there.
-        turned_down: that is empty because no drafter was to be asked; it says nothing about drafts.
+        turned_down: `answered` is empty because no drafter was asked, so it says nothing about acceptance.
     """
 
     def __init__(self, key: int, tag: bytes, owner: str, terms: Terms, first_row: int, t_first: int) -> None:
@@ -117,7 +117,7 @@ class HubSession:
         return self._ids[start : start + most].tolist()
 
     def wants_resync(self, now: float) -> bool:
-        """Whether this gap is news: notes that it was told of now."""
+        """Whether the target is to be told of the present gap now; if so, it counts as told."""
         if self._resync_asked is not None:
             rows, asked_at = self._resync_asked
             if rows == self.rows and now - asked_at < RESYNC_REPEAT_S:
@@ -146,7 +146,7 @@ class HubSession:
         self._drafted_at = now
 
     def interrupt(self) -> None:
-        """What comes next is no round's request: a prompt or a resync came between, or another connection."""
+        """The next request ends no round: a prompt, a resync or a change of the connection came between."""
         self._drafted_at = None
 
     def returned(self, now: float) -> float | None:

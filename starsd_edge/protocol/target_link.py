@@ -46,8 +46,8 @@ class _Mark:
 
 
 class UpRate:
-    """The bytes of one connection after another. Without `marked` and `arrived` nothing is ever known to arrive: for a
-    link that gives no marks, do without an `UpRate`.
+    """How many bytes may be on their way to the hub, for one connection after another. It has to be told of marks that
+    arrive: until the first does, it lets no more than a window of bytes out.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class UpRate:
         """A new connection, perhaps on another path."""
         self._rate = float(FIRST_RATE)
         self._way_s = 0.0
-        """There and back, the shortest of all marks; 0 before the first."""
+        """Seconds from sending a mark to its answer, the least of all marks; 0 before the first."""
         self._measured = False
         self._sent = self._arrived = self._marked = 0
         self._arrived_at = 0.0
@@ -165,7 +165,7 @@ class TargetLink:
         return MAX_TENSOR_BYTES if self.up_rate is None else min(MAX_TENSOR_BYTES, self.up_rate.chunk_bytes)
 
     def next_ref(self) -> int:
-        """A number for an OPEN."""
+        """A number for an OPEN, new for every one."""
         self._last_ref += 1
         return self._last_ref
 

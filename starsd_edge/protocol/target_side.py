@@ -73,9 +73,9 @@ __all__ = [
 ]
 
 FAULTY_HUB_RETRY_S = 30.0
-"""Pause after a hub that sent too many faulty messages."""
+"""Seconds before a target connects again to a hub that sent too many faulty messages."""
 MAX_RETRY_S = 600.0
-"""Longest pause that a hub's retry_after_ms is believed."""
+"""Most seconds that a target waits, however long the hub's retry_after_ms is."""
 
 
 class _Phase(Enum):
