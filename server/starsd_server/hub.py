@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from http import HTTPStatus
 
 import msgspec
@@ -257,7 +257,7 @@ class Hub:
         self._latencies.observe(asked, connection)
         if path.degraded != was_degraded:
             self._events.add(DEGRADED if path.degraded else RECOVERED, self._name_of(connection), path.told)
-        self._queue.put(replace(asked, shape=shape))
+        self._queue.put(self._protocol.narrow(asked, shape))
 
     def _note_end(self, action: QueuedAction) -> None:
         if isinstance(action, DropSession):

@@ -110,8 +110,8 @@ class AddRows:
 class QueueDraft:
     """A tree is wanted; supersedes a queued request of the same session.
 
-    The hub may choose a smaller shape for it. If it chooses one without nodes or levels, it tells the state machine so
-    by `HubProtocol.turn_down`, and queues nothing.
+    The hub may choose a smaller shape for it. Then it queues what `HubProtocol.narrow` makes of this; where the shape
+    has no room for a node, it queues nothing and calls `HubProtocol.turn_down`.
 
     Attributes:
         shape: the largest that the target can use.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +163,12 @@ class HubSession:
         self._pending[epoch] = pending
         if len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]
+
+    def narrow_request(self, epoch: int, shape: DraftShape) -> None:
+        """The draft of this request, if it is still to come, will be cut to this shape."""
+        pending = self._pending.get(epoch)
+        if pending is not None:
+            self._pending[epoch] = replace(pending, shape=shape)
 
     def turn_down(self, epoch: int, base_len: int) -> Draft:
         """The empty DRAFT of a request for which no drafter is asked."""

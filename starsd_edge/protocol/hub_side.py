@@ -8,6 +8,7 @@ drafting thread's results come back through `answer`. Not thread-safe: everythin
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from starsd_edge.protocol.codes import DRAFTER_FAILED
 from starsd_edge.protocol.counters import DraftRecord, WireCounters
@@ -39,7 +40,7 @@ from starsd_edge.protocol.hub_actions import (
 from starsd_edge.protocol.hub_connection import HubConnection, HubState
 from starsd_edge.protocol.hub_sessions import HubSession, SessionTable
 from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
-from starsd_edge.speculation.tree import DraftTree
+from starsd_edge.speculation.tree import DraftShape, DraftTree
 
 __all__ = [
     "AddRows",
@@ -121,6 +122,15 @@ class HubProtocol:
         """See `HubConnection.send_on`; nothing where the connection is gone."""
         connection = self._state.connections.get(wanted.connection)
         return [] if connection is None else connection.send_on(wanted.welcome, place)
+
+    def narrow(self, queued: QueueDraft, shape: DraftShape) -> QueueDraft:
+        """This request, which was just handed out, with the smaller shape that the hub has chosen. Its draft will be cut
+        to that.
+        """
+        held = self._state.table.by_key(queued.session)
+        if held is not None:
+            held.narrow_request(queued.epoch, shape)
+        return replace(queued, shape=shape)
 
     def turn_down(self, queued: QueueDraft) -> list[HubAction]:
         """No drafter is to be asked for this request, which was just handed out: an empty DRAFT."""

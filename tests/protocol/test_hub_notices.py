@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starsd_edge.protocol.codec import decode_from_hub, encode
 from starsd_edge.protocol.counters import PathStep
 from starsd_edge.protocol.hub_side import (
@@ -18,7 +20,7 @@ from starsd_edge.protocol.hub_side import (
     TargetJoined,
 )
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Report, Welcome
-from starsd_edge.speculation.tree import DraftTree
+from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import HubUnderTest, Peer, a_hello, a_tensor, only, some_features
 
 REPORT = Report(5, 4, 1, 9, 100, 10, 60, 7)
@@ -87,6 +89,18 @@ def test_a_request_that_the_hub_turns_down_is_answered_with_an_empty_draft_once(
     assert hub.notices == []  # an empty draft that nobody drafted says nothing of a drafter
     assert peer.connection.record.judged == 0
     assert hub.protocol.turn_down(queued) == []
+
+
+def test_a_draft_is_cut_to_the_shape_that_the_hub_has_chosen() -> None:
+    hub = HubUnderTest()
+    peer = hub.connect()
+    queued = asked(peer, peer.open(), 1, 0, [1])
+    narrowed = hub.protocol.narrow(queued, DraftShape(2, 2))
+    assert narrowed == replace(queued, shape=DraftShape(2, 2))
+    assert only(Draft, hub.answer(peer, narrowed, DraftTree.chain([5, 6, 7]))).ids == [5, 6]
+    peer.lose()
+    hub.protocol.expire(hub.now + 1000)
+    assert hub.protocol.narrow(queued, DraftShape(1, 1)).shape == DraftShape(1, 1)
 
 
 def test_nothing_is_turned_down_where_nobody_waits() -> None:

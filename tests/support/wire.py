@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -192,7 +192,7 @@ class HubUnderTest:
         shape = shapes.choose(asked.session, asks, asked.base_len, asked.shape)
         if shape.is_empty:
             return self.carry_out(self.protocol.turn_down(asked), connection)
-        self.done.append(replace(asked, shape=shape))
+        self.done.append(self.protocol.narrow(asked, shape))
         return []
 
     def take_done(self, kind: type[Kind]) -> Kind:
