@@ -16,7 +16,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from http import HTTPStatus
 
 import msgspec
@@ -45,12 +44,12 @@ from starsd_edge.protocol.hub_side import (
 from starsd_edge.protocol.messages import TAG_BYTES
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
-from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
+from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_server.binding import explain
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
 from starsd_server.drafter_pool import Broken, Done, Drafted, DrafterPool, DraftFailed, Outcome, Warm
 from starsd_server.drafters.contract import DrafterRegistry
-from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, judgement, target_facts
+from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, drafter_facts, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.measurements import Latencies, PassRecord
@@ -200,17 +199,20 @@ class Hub:
 
     def _carry_out(self, actions: Sequence[HubAction]) -> None:
         for action in actions:
-            if isinstance(action, QueueDraft):
+            if isinstance(action, Send):
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    peer.send(action.frame)
+            elif isinstance(action, QueueDraft):
                 self._queue_draft(action)
             elif isinstance(action, DraftJudged):
                 self._shapes.judged(action.session, action.steps)
             elif isinstance(action, QueuedAction):
                 self._note_end(action)
                 self._queue.put(action)
-            elif (peer := self._peers.get(action.connection)) is not None:
-                if isinstance(action, Send):
-                    peer.send(action.frame)
-                else:
+            else:
+                peer = self._peers.get(action.connection)
+                if peer is not None:
                     self._carry_out_at(peer, action)
 
     def _carry_out_at(self, peer: Peer, action: ConnectionAction) -> None:
@@ -375,7 +377,10 @@ class Hub:
             version=__version__,
             uptime_s=round(now - self._started_at, 3),
             ready=self.is_ready,
-            drafters=self._drafter_facts(),
+            drafters=[
+                drafter_facts(drafter, self._drafter_pool.health[drafter.kind], self._pass_record.service(drafter.kind))
+                for drafter in self._drafters
+            ],
             targets=[
                 target_facts(
                     names[connection],
@@ -419,20 +424,6 @@ class Hub:
 
     def _name_of(self, connection: HubConnection) -> str:
         return "" if connection.terms is None else self._shown_names().get(connection, connection.terms.target)
-
-    def _drafter_facts(self) -> list[DrafterFacts]:
-        facts = []
-        for drafter in self._drafters:
-            health = self._drafter_pool.health[drafter.kind]
-            facts.append(
-                DrafterFacts(
-                    fingerprint=drafter.fingerprint,
-                    failing=health.failing,
-                    service=self._pass_record.service(drafter.kind),
-                    **asdict(health),
-                )
-            )
-        return facts
 
 
 def _health(good: bool, yes: str, no: str) -> Page:

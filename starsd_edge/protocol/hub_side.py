@@ -124,8 +124,8 @@ class HubProtocol:
         return [] if connection is None else connection.send_on(wanted.welcome, place)
 
     def narrow(self, queued: QueueDraft, shape: DraftShape) -> QueueDraft:
-        """This request, which was just handed out, with the smaller shape that the hub has chosen. Its draft will be cut
-        to that.
+        """This request, which was just handed out, with the smaller shape that the hub has chosen: to that its draft
+        will be cut.
         """
         held = self._state.table.by_key(queued.session)
         if held is not None:

@@ -128,7 +128,7 @@ class TargetProtocol:
         self._offences = 0
         self._sessions: dict[int, TargetSession] = {}
         """By number, in the order in which their rows go out next."""
-        self._opened_sessions = 0
+        self._last_number = 0
         self._tags: dict[bytes, TargetSession] = {}
         """Sessions that are open on this connection, by tag."""
         self._closing: dict[bytes, None] = {}
@@ -199,8 +199,8 @@ class TargetProtocol:
         """Begin the session of a text that begins with this prompt (at least its first token); OPEN goes out now or
         when welcomed. No row is known yet: those of the prompt are appended as they are computed.
         """
-        self._opened_sessions += 1
-        session = TargetSession(self._opened_sessions, self._link, prompt, sampling_kind)
+        self._last_number += 1
+        session = TargetSession(self._last_number, self._link, prompt, sampling_kind)
         self._sessions[session.number] = session
         if self._phase is _Phase.WELCOMED:
             session.open()
