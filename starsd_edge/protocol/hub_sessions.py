@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,9 @@ RESYNC_REPEAT_S = 1.0
 """Every frame behind a gap meets the same gap; one RESYNC answers them all unless nothing comes of it for this long."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pending:
-    """A request whose draft may still come."""
+    """A request whose draft may still come, and the shape that it is cut to."""
 
     base_len: int
     shape: DraftShape
@@ -168,7 +168,7 @@ class HubSession:
         """The draft of this request, if it is still to come, will be cut to this shape."""
         pending = self._pending.get(epoch)
         if pending is not None:
-            self._pending[epoch] = replace(pending, shape=shape)
+            pending.shape = shape
 
     def turn_down(self, epoch: int, base_len: int) -> Draft:
         """The empty DRAFT of a request for which no drafter is asked."""

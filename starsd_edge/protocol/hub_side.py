@@ -127,6 +127,8 @@ class HubProtocol:
         """This request, which was just handed out, with the smaller shape that the hub has chosen: to that its draft
         will be cut.
         """
+        if shape == queued.shape:
+            return queued
         held = self._state.table.by_key(queued.session)
         if held is not None:
             held.narrow_request(queued.epoch, shape)
