@@ -18,7 +18,6 @@ from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.runtime.onnx_cuda_engine import OnnxCudaEngine, open_onnx_cuda
 from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, OnnxEngine
 from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE
-from starsd_jetson import engines
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_onnx_gpu import FakeGpuSession
@@ -110,5 +109,5 @@ def test_without_a_driver_the_device_is_refused(
 ) -> None:
     monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     with pytest.raises(EngineError, match="--device cuda: there is no NVIDIA driver on this machine"):
-        engines.open_engine(tiny_bundles["fp32"], "cuda")
-    assert isinstance(engines.open_engine(tiny_bundles["fp32"], "cpu"), OnnxEngine)
+        loading.open_engine(tiny_bundles["fp32"], "cuda")
+    assert isinstance(loading.open_engine(tiny_bundles["fp32"], "cpu"), OnnxEngine)

@@ -114,8 +114,8 @@ def test_libraries_of_cuda_are_loaded_before_the_session_and_products_are_whole(
         open_engine(tiny_bundles["fp32"], "cuda")
 
 
-def test_onnx_runtime_has_no_jetson(tiny_bundles: dict[str, Bundle]) -> None:
-    with pytest.raises(UsageError, match="--device jetson runs engines of TensorRT"):
+def test_a_jetson_runs_engines_of_tensorrt_alone(tiny_bundles: dict[str, Bundle]) -> None:
+    with pytest.raises(UsageError, match="--device jetson needs a bundle of .*--runtime tensorrt"):
         open_engine(tiny_bundles["fp32"], "jetson")
 
 

@@ -148,8 +148,8 @@ class DecodeBench:
             )
 
     def _add_own_modes(self, target: Target, stack: ExitStack) -> None:
+        from starsd_edge.runtime.loading import open_engine
         from starsd_jetson.drafting import NgramDrafts, NoDrafts
-        from starsd_jetson.engines import open_engine
         from starsd_jetson.target import draft_shape
 
         options = self._options

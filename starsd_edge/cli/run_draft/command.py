@@ -103,9 +103,10 @@ class RunDraftOptions:
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
     ] = None
-    device: Annotated[HeadDevice, typer.Option(help="Where heads are run; auto takes a GPU where torch finds one.")] = (
-        HeadDevice.AUTO
-    )
+    device: Annotated[
+        HeadDevice,
+        typer.Option(help="Where drafters are run; auto takes a GPU for heads alone, where torch finds one."),
+    ] = HeadDevice.AUTO
     draft_precision: Annotated[
         HeadPrecision,
         typer.Option(help="Precision of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),

@@ -43,7 +43,8 @@ def open_drafters(
     Args:
         max_sessions: sequences that each holds state for at once.
         threads: of each engine, None for one per core.
-        device: of heads and models, as in `open_head`; models take a GPU only where "cuda" is asked for.
+        device: "cpu", "cuda" or "auto". "auto" takes a GPU for heads alone: see `heads.loading.open_head`. Models are
+            opened as a target's: see `runtime.loading.open_engine`.
         precision: of heads, as in `open_head`.
 
     Raises:
