@@ -11,8 +11,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from starsd_edge.runtime.onnx_engine import OnnxEngine
-    from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+    from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine
 
 CPU, CUDA, JETSON = "cpu", "cuda", "jetson"
 DEVICES = (CPU, CUDA, JETSON)
@@ -73,8 +72,7 @@ def open_graph(
     Raises:
         EngineError: the graph cannot be loaded.
     """
-    from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
-    from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+    from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine, open_session
 
     engine = OnnxInplaceEngine if manifest.graph.kv_strategy == "inplace" else OnnxEngine
     return engine(open_session(file, threads, spinning), manifest, allow_inexact)

@@ -19,8 +19,7 @@ from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
 from starsd_edge.runtime import onnx_engine
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
-from starsd_edge.runtime.onnx_engine import OnnxEngine
-from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine
 
 
 def test_a_gpu_without_a_driver_is_one_line(tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +114,7 @@ def test_libraries_of_cuda_are_loaded_before_the_session_and_products_are_whole(
 
 
 def test_a_jetson_runs_engines_of_tensorrt_alone(tiny_bundles: dict[str, Bundle]) -> None:
-    with pytest.raises(UsageError, match="--device jetson needs a bundle of .*--runtime tensorrt"):
+    with pytest.raises(UsageError, match=r"--device jetson needs a bundle of .*--runtime tensorrt"):
         open_engine(tiny_bundles["fp32"], "jetson")
 
 

@@ -1,5 +1,5 @@
-"""A causal-lm drafter on a GPU, on fakes of ONNX Runtime's CUDA provider, CUDA and TensorRT: it opens what a target opens
-there, keeps its KV there, and drafts what it drafts on a processor.
+"""A causal-lm drafter on a GPU, on fakes of ONNX Runtime for CUDA, of CUDA and of TensorRT: it opens the engine that a
+target opens there, keeps its KV there, and drafts what it drafts on a processor.
 """
 
 from __future__ import annotations
