@@ -30,6 +30,10 @@ class EngineError(StarsdError):
     """An engine cannot be opened or cannot do what was asked of it (capacity, tree size)."""
 
 
+class GpuMemoryError(EngineError):
+    """A GPU has no memory left for what an engine needs."""
+
+
 def install_extra(*extras: str) -> str:
     """How to install what belongs to extras, as a remedy. From a checkout: no package index has this program."""
     return f"pip install '.[{','.join(extras)}]' in the checkout of starsd-edge"

@@ -30,6 +30,7 @@ def open_engine(
     *,
     allow_inexact: bool = False,
     spinning: bool = False,
+    kv_on_demand: bool = False,
 ) -> Engine:
     """Open a bundle's engine.
 
@@ -41,6 +42,8 @@ def open_engine(
         threads: CPU threads of ONNX Runtime's pool, None for one per core.
         allow_inexact: let a bundle with coarse weights verify trees.
         spinning: let idle pool threads spin; only for a process that has the machine to itself.
+        kv_on_demand: take a GPU's memory for KV as sequences grow, not all of it when they are opened. For many
+            sequences at once, of which few get long. A commit may then raise `GpuMemoryError`.
 
     Raises:
         UsageError: no such device, or something is not installed.
@@ -50,11 +53,11 @@ def open_engine(
     if device == JETSON or (device == CUDA and bundle.manifest.graph.tensorrt is not None):
         from starsd_edge.runtime.tensorrt.opening import open_tensorrt
 
-        return open_tensorrt(bundle, device, allow_inexact=allow_inexact)
+        return open_tensorrt(bundle, device, allow_inexact=allow_inexact, kv_on_demand=kv_on_demand)
     if device == CUDA:
         from starsd_edge.runtime.onnx_cuda_engine import open_onnx_cuda
 
-        return open_onnx_cuda(bundle, allow_inexact=allow_inexact)
+        return open_onnx_cuda(bundle, allow_inexact=allow_inexact, kv_on_demand=kv_on_demand)
     file = bundle.path / bundle.manifest.graph.file
     return open_graph(file, bundle.manifest, threads, allow_inexact=allow_inexact, spinning=spinning)
 

@@ -23,6 +23,8 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.device.cuda_driver import cuda_devices
 from starsd_edge.errors import EngineError, UsageError, install_extra
+from starsd_edge.runtime.cuda import Device, import_cuda
+from starsd_edge.runtime.cuda_caches import FIRST_ROWS, AppendCaches, KvShape
 from starsd_edge.runtime.engine import Step
 from starsd_edge.runtime.kv_engine import EngineSequence, KvEngine, PassRows
 from starsd_edge.runtime.onnx_engine import (
@@ -33,9 +35,6 @@ from starsd_edge.runtime.onnx_engine import (
     require_strategy,
     run_bound,
 )
-from starsd_edge.runtime.tensorrt.caches import AppendCaches, KvShape
-from starsd_edge.runtime.tensorrt.device import Device
-from starsd_edge.runtime.tensorrt.opening import import_cuda
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -130,12 +129,17 @@ def _require_provider() -> None:
 
 
 def open_onnx_cuda(
-    bundle: Bundle, *, allow_inexact: bool = False, load: Callable[[str], Any] = importlib.import_module
+    bundle: Bundle,
+    *,
+    allow_inexact: bool = False,
+    kv_on_demand: bool = False,
+    load: Callable[[str], Any] = importlib.import_module,
 ) -> OnnxCudaEngine:
     """Load a bundle's graph on the first GPU.
 
     Args:
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow; see `runtime.loading.open_engine`.
         load: imports a module by its name.
 
     Raises:
@@ -143,7 +147,8 @@ def open_onnx_cuda(
         EngineError: no driver or GPU, or ONNX Runtime does not run the graph there.
     """
     session = open_cuda_session(bundle.path / bundle.manifest.graph.file)
-    return OnnxCudaEngine(session, import_cuda("--device cuda", "cuda", load), bundle.manifest, allow_inexact)
+    cuda = import_cuda("--device cuda", "cuda", load)
+    return OnnxCudaEngine(session, cuda, bundle.manifest, allow_inexact, kv_on_demand)
 
 
 @dataclass(eq=False)
@@ -161,13 +166,19 @@ class OnnxCudaEngine(KvEngine[OnnxCudaSequence]):
     """An engine over a session on the first GPU."""
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, cuda: Any, manifest: Manifest, allow_inexact: bool = False
+        self,
+        session: onnxruntime.InferenceSession,
+        cuda: Any,
+        manifest: Manifest,
+        allow_inexact: bool = False,
+        kv_on_demand: bool = False,
     ) -> None:
         """Args:
         session: of the bundle's graph, on the GPU.
         cuda: the module `cuda.bindings.runtime`.
         manifest: the bundle's.
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow.
 
         Raises:
             EngineError: CUDA does not start, or the graph is of another kind.
@@ -176,13 +187,14 @@ class OnnxCudaEngine(KvEngine[OnnxCudaSequence]):
         require_strategy(manifest, "append")
         super().__init__(graph_spec(manifest, model.max_context, allow_inexact), OnnxCudaSequence)
         self._session = session
+        self._first_rows = FIRST_ROWS if kv_on_demand else None
         self._device = Device(cuda)
         self._dtype = np.dtype(manifest.graph.kv_dtype)
         self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim, self._dtype.itemsize)
 
     def _open(self, capacity: int) -> OnnxCudaSequence:
         most = max(self._spec.max_tree, self._spec.max_chunk)
-        caches = AppendCaches(self._device, self._kv, capacity, most)
+        caches = AppendCaches(self._device, self._kv, capacity, most, self._first_rows)
         caches.clear()
         return OnnxCudaSequence(capacity, caches)
 

@@ -14,10 +14,10 @@ from starsd_edge.device import cuda_driver
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import loading
 from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
+from starsd_edge.runtime.cuda import CUDA_MODULE
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.runtime.onnx_cuda_engine import OnnxCudaEngine, open_onnx_cuda
 from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, OnnxEngine
-from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_onnx_gpu import FakeGpuSession

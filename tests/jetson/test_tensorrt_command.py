@@ -17,8 +17,9 @@ from starsd_edge.cli.doctor import network as doctor_network
 from starsd_edge.device import cuda_driver
 from starsd_edge.device.cuda_driver import CudaDevice
 from starsd_edge.doctor.curve_store import kept_curves
+from starsd_edge.runtime.cuda import CUDA_MODULE
 from starsd_edge.runtime.tensorrt import opening
-from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine
+from starsd_edge.runtime.tensorrt.opening import Machine
 from tests.support.command_line import CommandLine
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice

@@ -20,10 +20,11 @@ from starsd_edge.bundles.integrity import sha256_file
 from starsd_edge.device import cuda_driver
 from starsd_edge.device.cuda_driver import CudaDevice
 from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.runtime.cuda import CUDA_MODULE
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
-from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
+from starsd_edge.runtime.tensorrt.opening import Machine, open_tensorrt
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_plan import decode_plan, encode_plan

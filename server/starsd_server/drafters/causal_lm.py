@@ -8,10 +8,13 @@ is computed. So a draft is the same as from scratch, and a good drafter hardly e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
+from contextlib import contextmanager
 
 import numpy as np
 
+from starsd_edge.errors import GpuMemoryError
 from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
@@ -92,7 +95,8 @@ class CausalLmDrafter:
         if len(self._sessions) >= self._max_sessions:
             raise no_room(self._name, self._max_sessions)
         self._require_known([t_first])
-        self._sessions[session] = _Session(self._engine, self._tokenizer_size, t_first)
+        with self._gpu_memory():
+            self._sessions[session] = _Session(self._engine, self._tokenizer_size, t_first)
         self._base_lens[session] = first_row
 
     def close(self, session: int) -> int:
@@ -117,14 +121,27 @@ class CausalLmDrafter:
         self._require_known(rows.ids)
         state = self._sessions[rows.session]
         if state is not None and state.has_room_for(len(rows.ids)):
-            state.extend(rows.ids)
+            with self._gpu_memory():
+                state.extend(rows.ids)
         else:
             self._sessions[rows.session] = None
         self._base_lens[rows.session] += len(rows.ids)
 
     def _draft_one(self, session: int, shape: DraftShape) -> DraftTree:
         state = self._sessions[session]
-        return DraftTree.empty() if state is None else state.draft(shape)
+        with self._gpu_memory():
+            return DraftTree.empty() if state is None else state.draft(shape)
+
+    @contextmanager
+    def _gpu_memory(self) -> Iterator[None]:
+        """Around what may need memory for KV: where a GPU has none left, the session is refused."""
+        try:
+            yield
+        except GpuMemoryError as error:
+            raise SessionRefusedError(
+                f"the hub's {self._name} drafter has no GPU memory left for another session's KV: try again later, or "
+                "start the hub with a smaller --max-sessions"
+            ) from error
 
     def _require_known(self, ids: ListLike[int]) -> None:
         if len(ids) and not 0 <= min(ids) <= max(ids) < self._engine.spec.vocab_size:

@@ -92,7 +92,7 @@ def _causal_lm(path: Path, max_sessions: int, threads: int | None, name: str, de
 
     bundle = load_bundle(path)
     manifest = bundle.manifest
-    engine = open_engine(bundle, CPU if device == AUTO else device, threads)
+    engine = open_engine(bundle, CPU if device == AUTO else device, threads, kv_on_demand=True)
     tokenizer_fp = manifest.fingerprints.tokenizer_fp
     return CausalLmDrafter(engine, tokenizer_fp, manifest.model.tokenizer_size, max_sessions, name)
 

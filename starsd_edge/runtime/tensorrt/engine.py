@@ -15,12 +15,12 @@ from typing import Any
 from starsd_edge.bundles.engine_manifest import EngineManifest
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError
+from starsd_edge.runtime.cuda import Device
+from starsd_edge.runtime.cuda_caches import FIRST_ROWS, AppendCaches, Caches, Half, InplaceCaches, KvShape
 from starsd_edge.runtime.engine import Step
 from starsd_edge.runtime.kv_engine import EngineSequence, KvEngine, PassRows, require_room
 from starsd_edge.runtime.onnx_engine import graph_spec
-from starsd_edge.runtime.tensorrt.caches import AppendCaches, Caches, Half, InplaceCaches, KvShape
 from starsd_edge.runtime.tensorrt.captured import CapturedPasses, Context, Shape, make_workspace
-from starsd_edge.runtime.tensorrt.device import Device
 from starsd_edge.runtime.tensorrt.passes import PassInputs, PassOutputs
 from starsd_edge.runtime.tensorrt.plan import Plan
 
@@ -74,6 +74,7 @@ class TensorrtEngine(KvEngine[TensorrtSequence]):
         engine: EngineManifest,
         bundle: Manifest,
         allow_inexact: bool = False,
+        kv_on_demand: bool = False,
     ) -> None:
         """Args:
         trt: the module `tensorrt` or `tensorrt_rtx`.
@@ -82,6 +83,7 @@ class TensorrtEngine(KvEngine[TensorrtSequence]):
         engine: found to fit this machine and the bundle.
         bundle: the manifest of the bundle that it was built from.
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow; caches of the `inplace` strategy have one size.
 
         Raises:
             EngineError: CUDA or the library refuses, or there is no memory.
@@ -94,6 +96,7 @@ class TensorrtEngine(KvEngine[TensorrtSequence]):
         self._past = self._kv.names("past")
         self._capacity = bundle.graph.tensorrt.capacity if bundle.graph.tensorrt else 0
         self._is_inplace = engine.kv_strategy == "inplace"
+        self._first_rows = FIRST_ROWS if kv_on_demand else None
         self._device = Device(cuda)
         self._plan = Plan(trt, plan, engine)
         self._inputs = PassInputs(self._device, self._spec, self._is_inplace)
@@ -137,7 +140,8 @@ class TensorrtEngine(KvEngine[TensorrtSequence]):
         if self._is_inplace:
             caches = InplaceCaches(self._device, self._kv, self._capacity, self._capacity - spec.max_context)
             return _Lent(caches, CapturedPasses(self._device))
-        return _Lent(AppendCaches(self._device, self._kv, capacity, max(spec.max_tree, spec.max_chunk)), None)
+        most = max(spec.max_tree, spec.max_chunk)
+        return _Lent(AppendCaches(self._device, self._kv, capacity, most, self._first_rows), None)
 
     def _take_back(self, lent: _Lent) -> None:
         self._idle = lent

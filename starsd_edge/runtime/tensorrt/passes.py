@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.runtime.cuda import Device, HostMemory, aligned
 from starsd_edge.runtime.engine import EngineSpec, Step, TopTwo
 from starsd_edge.runtime.kv_engine import PassRows
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
-from starsd_edge.runtime.tensorrt.device import ALIGNMENT, Device, HostMemory
-
-
-def aligned(size: int) -> int:
-    """The next multiple of the alignment that TensorRT asks for."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class SharedBlock:
