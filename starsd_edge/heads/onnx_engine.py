@@ -12,6 +12,7 @@ from starsd_edge.heads.engine import Floats, HeadRows, HeadSpec, HeadStep
 if TYPE_CHECKING:
     import onnxruntime
 
+# The fields of `HeadRows` and `HeadStep` in their order, as the graph calls them; ids go in as their embeddings.
 INPUTS = (
     "embedded",
     "features",
@@ -60,18 +61,6 @@ class OnnxHeadEngine:
 
     def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
-        inputs = (
-            self._embedding[rows.ids].astype(np.float32),
-            rows.features,
-            rows.positions,
-            rows.slots,
-            rows.places,
-            rows.keys,
-            rows.values,
-            rows.lengths,
-            rows.late_keys,
-            rows.late_values,
-            rows.seen,
-            rows.wanted,
-        )
+        _, *others = vars(rows).values()
+        inputs = (self._embedding[rows.ids].astype(np.float32), *others)
         return HeadStep(*self._session.run(OUTPUTS, dict(zip(INPUTS, inputs, strict=True))))

@@ -32,7 +32,7 @@ _PAST_STEP, _LATE_STEP = 256, 16
 
 
 class HeadInputs(NamedTuple):
-    """`HeadRows` as tensors on one device."""
+    """`HeadRows` as tensors on one device: the same fields."""
 
     ids: torch.Tensor
     features: torch.Tensor
