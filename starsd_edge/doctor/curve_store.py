@@ -22,8 +22,8 @@ from starsd_edge.bench.figures import describe_machine, usable_cores
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.device.cuda_driver import cuda_devices
 from starsd_edge.device.facts import power_mode_name
+from starsd_edge.device.gpus import cuda_devices
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.machine import MEASURED
 from starsd_edge.errors import EngineError, UsageError

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from starsd_edge.device.board import Board
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.gpus import POWER_LIMIT, Gpu, Gpus
 from starsd_edge.device.host import HostMemory
-from starsd_edge.device.jetpack import JetsonSystem
+from starsd_edge.device.jetson import Board, JetsonSystem
 from starsd_edge.device.power import Clock, PowerMode, Throttling, Zone
 from starsd_edge.doctor.findings import Finding, note, ok, warning
 from starsd_edge.doctor.machine import gigabytes

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from starsd_edge.device.cuda_driver import older_cuda_python, wanted_cuda_python
+from starsd_edge.device.gpus import older_cuda_python, wanted_cuda_python
 from starsd_edge.device.import_probe import ProbedModule
-from starsd_edge.device.jetpack import PYTHON_TENSORRT, JetsonSystem
+from starsd_edge.device.jetson import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor.findings import Finding, failure, not_run, note, ok, warning
 from starsd_edge.errors import install_extra
 

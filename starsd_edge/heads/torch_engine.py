@@ -130,8 +130,8 @@ def _attend(
 ) -> torch.Tensor:
     """[B * R, heads * D] from queries [B, heads, R, D].
 
-    True rows and guesses are multiplied apart and meet only in the softmax: to join them would copy all true rows once
-    for each pass.
+    True rows and draft tokens are multiplied apart and meet only in the softmax: to join them would copy all true rows
+    once for each pass.
     """
     lines, heads, places, width = queries.shape
     kv_heads, far = keys.shape[1], keys.shape[2]

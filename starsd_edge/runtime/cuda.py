@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.device.cuda_driver import older_cuda_python
+from starsd_edge.device.gpus import older_cuda_python
 from starsd_edge.errors import EngineError, GpuMemoryError, UsageError, install_extra
 
 CUDA_MODULE = "cuda.bindings.runtime"

@@ -21,7 +21,7 @@ import numpy as np
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.device.cuda_driver import cuda_devices
+from starsd_edge.device.gpus import cuda_devices
 from starsd_edge.errors import EngineError, UsageError, install_extra
 from starsd_edge.runtime.cuda import Device, import_cuda
 from starsd_edge.runtime.cuda_caches import FIRST_ROWS, AppendCaches, KvShape

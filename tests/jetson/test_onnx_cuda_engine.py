@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.device import cuda_driver
+from starsd_edge.device import gpus
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import loading
 from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
@@ -107,7 +107,7 @@ def test_cuda_python_is_asked_for(tiny_bundles: dict[str, Bundle], device: FakeD
 def test_without_a_driver_the_device_is_refused(
     tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    monkeypatch.setattr(gpus, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     with pytest.raises(EngineError, match="--device cuda: there is no NVIDIA driver on this machine"):
         loading.open_engine(tiny_bundles["fp32"], "cuda")
     assert isinstance(loading.open_engine(tiny_bundles["fp32"], "cpu"), OnnxEngine)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import TensorrtGraph
-from starsd_edge.device import cuda_driver
+from starsd_edge.device import gpus
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
 from starsd_edge.runtime import onnx_engine
@@ -23,7 +23,7 @@ from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine
 
 
 def test_a_gpu_without_a_driver_is_one_line(tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    monkeypatch.setattr(gpus, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     with pytest.raises(EngineError, match="--device cuda: there is no NVIDIA driver on this machine") as caught:
         open_engine(tiny_bundles["fp32"], "cuda")
     assert "\n" not in str(caught.value)

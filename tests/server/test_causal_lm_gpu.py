@@ -17,7 +17,7 @@ import pytest
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
 from starsd_edge.cli.run_draft.setup import open_drafters
-from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.device.gpus import CudaDevice
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
 from starsd_edge.runtime.cuda import CUDA_MODULE

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_ir
 import torch
 
-from starsd_edge.heads.engine import MOST_CANDIDATES
-from starsd_edge.heads.onnx_engine import INPUTS, OUTPUTS
+from starsd_edge.heads.engine import INPUTS, MOST_CANDIDATES, OUTPUTS
 from starsd_edge.heads.torch_engine import log_probabilities, run_head
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.draft_heads.row_int8 import quantise_by_row

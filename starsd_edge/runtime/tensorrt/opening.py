@@ -26,7 +26,7 @@ from starsd_edge.bundles.engine_manifest import (
     require_plan,
 )
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
+from starsd_edge.device.gpus import CudaDevice, cuda_devices
 from starsd_edge.device.tensorrt_library import import_library
 from starsd_edge.errors import EngineError, StarsdError, UsageError
 from starsd_edge.runtime.cuda import import_cuda
