@@ -18,7 +18,7 @@ SOURCES = sorted([*ROOM.glob("tensorrt/*.py"), *ROOM.glob("cuda*.py")])
 
 
 def used_names() -> set[str]:
-    """Every attribute that the TensorRT engine and what it rests on read of anything, and every word that may name one."""
+    """Every attribute that the TensorRT engine, and what it rests on, reads; and every word that may name one."""
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
