@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from starsd_edge.telemetry.feed import decode_snapshot
-from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.board import StarBoard, ViewState, press
 from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.frame import Sight, frame
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.view import ViewState, press
 
 _ROOT = Path(__file__).parents[1]
 _FEED, _PICTURE = _ROOT / "tests" / "monitor" / "feed.jsonl", _ROOT / "docs" / "monitor.svg"

@@ -30,6 +30,10 @@ class EngineError(StarsdError):
     """An engine cannot be opened or cannot do what was asked of it (capacity, tree size)."""
 
 
+class GpuMemoryError(EngineError):
+    """A GPU has no memory left for what an engine needs."""
+
+
 def install_extra(*extras: str) -> str:
     """How to install what belongs to extras, as a remedy. From a checkout: no package index has this program."""
     return f"pip install '.[{','.join(extras)}]' in the checkout of starsd-edge"
@@ -62,3 +66,38 @@ def did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str] 
     """
     near = " or ".join(written(each) for each in get_close_matches(name, list(known), n=2))
     return f": did you mean {near}?" if near else ""
+
+
+EXTRA_OF = {
+    "onnxruntime": "cpu",
+    "prometheus_client": "server",
+    "matplotlib": "bench",
+    "simpy": "plan",
+    "torch": "export",
+    "transformers": "export",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnx_ir": "export",
+    "safetensors": "export",
+    "gguf": "export",
+    "huggingface_hub": "export",
+}
+
+
+def missing_extra(module: str | None) -> str | None:
+    """One line that says how to install what `module` (dotted name, from a ModuleNotFoundError) belongs to, or None if
+    it is no extra of ours.
+    """
+    library = (module or "").partition(".")[0]
+    extra = EXTRA_OF.get(library)
+    if extra is None:
+        return None
+    return f"this needs {library}, which is not installed: {install_extra(extra)}"
+
+
+def remedy_of(error: ModuleNotFoundError) -> str:
+    """The same for an error that was caught, which is raised again where the module is no extra of ours."""
+    remedy = missing_extra(error.name)
+    if remedy is None:
+        raise error
+    return remedy

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from starsd_edge.errors import UsageError
-from starsd_edge.protocol.codes import DEFAULT_PORT
-from starsd_edge.protocol.messages import TICKET_HEADER
+from starsd_edge.protocol.messages import DEFAULT_PORT, TICKET_HEADER
 
 _SCHEMES = {"http": "ws", "https": "wss"}
 """The WebSocket scheme to suggest to a user who gave an HTTP one."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.codes import DEFAULT_PORT, LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, token_remedy
-from starsd_edge.telemetry.hub_opening import NotOpenedError
+from starsd_edge.protocol.messages import DEFAULT_PORT
+from starsd_edge.telemetry.hub_opening import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, NotOpenedError, token_remedy
 from starsd_jetson.hub_address import HubAddress
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from websockets.exceptions import ConnectionClosed
 
 from starsd_edge.protocol.messages import Hello, Report, Welcome
+from starsd_edge.protocol.target_link import UpRate
 from starsd_edge.protocol.target_side import (
     DraftArrived,
     ProbeAnswered,
@@ -34,7 +35,6 @@ from starsd_edge.protocol.target_side import (
     TargetSession,
     Welcomed,
 )
-from starsd_edge.protocol.up_rate import UpRate
 from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S
 from starsd_edge.telemetry.rtt import RttEstimator, TcpRtt
 from starsd_edge.telemetry.summary import LinkFigures

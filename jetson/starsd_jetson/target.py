@@ -13,10 +13,10 @@ from starsd_edge.planning.draft_shape import paying_shape, usual_acceptance
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec
+from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.acceptance import FIRST_ACCEPTANCE
-from starsd_jetson.engines import open_engine
 
 DEFAULT_TREE = DraftShape(8, 4, 4)
 """Draft shape (nodes, depth, branching) that a hub is asked for where the user names none. On a CPU a verify pass of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 
 import msgspec
 
@@ -12,15 +13,19 @@ from starsd_edge.protocol.hub_side import HubConnection
 from starsd_edge.telemetry.durations import TrackedDuration
 from starsd_edge.telemetry.feed import MAX_EVENTS, Event
 from starsd_edge.telemetry.hub_facts import (
+    DrafterFacts,
     Judgement,
     LatencyFacts,
     RecentDrafts,
+    ServiceFacts,
     ShapeFacts,
     TargetFacts,
     TargetReport,
     TimeUse,
 )
 from starsd_edge.telemetry.latency import Latency
+from starsd_server.drafter_pool import DrafterHealth
+from starsd_server.drafters.contract import Drafter
 from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512
@@ -148,6 +153,11 @@ def judgement(record: DraftRecord) -> Judgement:
         list(record.level_trials),
         list(record.level_hits),
     )
+
+
+def drafter_facts(drafter: Drafter, health: DrafterHealth, service: ServiceFacts) -> DrafterFacts:
+    """One drafter of the hub; `service`: what its passes cost."""
+    return DrafterFacts(fingerprint=drafter.fingerprint, failing=health.failing, service=service, **asdict(health))
 
 
 def latency_facts(latency: Latency) -> LatencyFacts:

@@ -28,10 +28,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from starsd_edge.protocol.codes import CLOSE_POLICY, HUB_HEADER
+from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
 from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, UNSENT_BYTES, Liveness, until_dead
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, SUBPROTOCOL
+from starsd_edge.protocol.messages import HUB_HEADER, MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 from starsd_server.dedicated_ports import DedicatedPorts, PortLeases
 from starsd_server.gate import owner_of, shown_ticket, turn_away, wants_feed
@@ -92,7 +92,7 @@ class FrontDoor:
     """Lets targets in, one task per connection that reads and one that writes."""
 
     def __init__(
-        self, settings: DoorSettings, heartbeat_s: float, reception: ConnectionHandler, clock: Callable[[], float]
+        self, settings: DoorSettings, heartbeat_s: float, handler: ConnectionHandler, clock: Callable[[], float]
     ) -> None:
         """Args:
         heartbeat_s: between WebSocket pings; a peer that nothing comes from within two of them is gone.
@@ -100,7 +100,7 @@ class FrontDoor:
         """
         self._settings = settings
         self._heartbeat_s = heartbeat_s
-        self._reception = reception
+        self._handler = handler
         self._clock = clock
         self._keys = settings.all_keys
         self._server: Server | None = None
@@ -218,13 +218,13 @@ class FrontDoor:
     def _gate(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer in HTTP, or let a target in (None)."""
         path = _path(request)
-        page = self._reception.public_page(path)
+        page = self._handler.public_page(path)
         if page is not None:
             return _respond(connection, page)
         away = self._turn_away(connection, request)
         if away is not None:
             return away
-        page = self._reception.private_page(path)
+        page = self._handler.private_page(path)
         if page is not None:
             return _respond(connection, page)
         if path != "/":
@@ -281,7 +281,7 @@ class FrontDoor:
         if connection.subprotocol == FEED_SUBPROTOCOL:
             watch = asyncio.create_task(_cut_when_dead(connection))
             try:
-                return await self._reception.watched(connection)
+                return await self._handler.watched(connection)
             finally:
                 watch.cancel()
         self._arrivals += 1
@@ -290,7 +290,7 @@ class FrontDoor:
         owner = owner_of(headers, self._keys)
         peer = Peer(connection, self._arrivals, owner, self._settings, self._clock(), at_own_port)
         tasks = [asyncio.create_task(peer.write()), asyncio.create_task(peer.watch())]
-        self._reception.connected(peer)
+        self._handler.connected(peer)
         try:
             await self._read(peer)
         except ConnectionClosed:
@@ -299,7 +299,7 @@ class FrontDoor:
             log.exception("a fault of the hub's own while serving %s", peer.address)
             await peer.close(_CLOSE_INTERNAL, "a fault of the hub's own")
         finally:
-            self._reception.disconnected(peer)
+            self._handler.disconnected(peer)
             for task in tasks:
                 task.cancel()
             await peer.close(_CLOSE_GOING_AWAY, "")
@@ -314,7 +314,7 @@ class FrontDoor:
             if isinstance(message, str):
                 return await peer.close(_CLOSE_UNSUPPORTED, "this hub speaks binary messages only")
             if not peer.leaving:
-                self._reception.received(peer, message)
+                self._handler.received(peer, message)
             await peer.has_room()
             message = await peer.receive()
 

@@ -16,7 +16,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from http import HTTPStatus
 
 import msgspec
@@ -24,36 +23,41 @@ import msgspec
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
 from starsd_edge.protocol.codes import CLOSE_NORMAL
-from starsd_edge.protocol.hub_handshake import Terms
 from starsd_edge.protocol.hub_side import (
     AnswerProbe,
     Away,
+    DraftJudged,
     DropSession,
+    FindPort,
     HangUp,
     HubAction,
     HubConnection,
     HubProtocol,
+    MessageRefused,
     QueueDraft,
+    ReportReceived,
     Send,
     SendOn,
+    SessionResumed,
+    TargetJoined,
 )
 from starsd_edge.protocol.messages import TAG_BYTES
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
-from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts
+from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_server.binding import explain
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
+from starsd_server.drafter_pool import Broken, Done, Drafted, DrafterPool, DraftFailed, Outcome, Warm
 from starsd_server.drafters.contract import DrafterRegistry
-from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, judgement, target_facts
+from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, drafter_facts, judgement, target_facts
 from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
-from starsd_server.handover import Handover
 from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
 from starsd_server.shapes import ShapeControllers, share
-from starsd_server.worker import Broken, Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
+from starsd_server.worker import DraftWorker, Handover
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,11 @@ MOST_SHARING = 0.02
 """Largest share of the time that choosing draft shapes may take; above it the choices become less frequent."""
 _LAST_DRAFT_S = 5.0
 """Seconds to wait for the draft in progress when the hub closes."""
+
+ConnectionAction = (
+    HangUp | FindPort | SendOn | AnswerProbe | ReportReceived | TargetJoined | SessionResumed | MessageRefused
+)
+"""Actions that concern one connection, without Send."""
 
 
 class Hub:
@@ -102,14 +111,13 @@ class Hub:
             lambda hello: registry.offer(hello, lambda kind: self._drafter_pool.health[kind].broken or None),
             settings.limits,
             lambda: secrets.token_bytes(TAG_BYTES),
-            self._door.own_port if self._own_ports else None,
-            self._queue.waiting_bytes,
-            self._shapes,
+            has_own_ports=self._own_ports > 0,
         )
         self._handover = Handover(self._deliver, self._died)
         self._worker = DraftWorker(self._drafter_pool, self._queue, self._handover.put, self._died, clock)
         self._connections: dict[Peer, HubConnection] = {}
-        self._peers: dict[HubConnection, Peer] = {}
+        self._peers: dict[int, Peer] = {}
+        """By the number of their connection in the protocol machine."""
         self._times = RecentTimes()
         self._use = RecentUse()
         self._metrics = HubMetrics(self.facts)
@@ -149,37 +157,18 @@ class Hub:
         """See `ConnectionHandler`."""
         connection = self._protocol.connect(peer.owner, peer.at_own_port)
         self._connections[peer] = connection
-        self._peers[connection] = peer
+        self._peers[connection.number] = peer
 
     def received(self, peer: Peer, frame: bytes) -> None:
         """See `ConnectionHandler`."""
-        connection = self._connections[peer]
-        is_first, resumed, refused = connection.terms is None, connection.resumed, connection.refused
-        report = connection.report
-        self._carry_out(connection.receive(frame, self._clock()))
-        if connection.report is not None and connection.report is not report:
-            self._latencies.of_target(connection).reported(connection.report.rounds, connection.report.verify_us)
-        if connection.terms is None:
-            return
-        if is_first:
-            self._note_arrival(peer, connection.terms)
-        if connection.resumed > resumed:
-            self._events.add(RESUMED, self._name_of(connection))
-        if connection.refused > refused:
-            self._events.add(REFUSED, self._name_of(connection), connection.refusal)
-
-    def _note_arrival(self, peer: Peer, terms: Terms) -> None:
-        name = self._name_of(self._connections[peer])
-        log.info("target %r at %s on port %d: %s", name, peer.address, peer.port, terms.drafter)
-        if name != terms.target:
-            log.warning("more than one target has called itself %r: give each its own --name", terms.target)
-        self._events.add(JOINED, name, terms.drafter)
+        waiting_bytes = self._queue.waiting_bytes(peer.owner)
+        self._carry_out(self._connections[peer].receive(frame, self._clock(), waiting_bytes))
 
     def disconnected(self, peer: Peer) -> None:
         """See `ConnectionHandler`."""
         name = self._name_of(self._connections[peer])
         connection = self._connections.pop(peer)
-        del self._peers[connection]
+        del self._peers[connection.number]
         self._latencies.forget_target(connection)
         self._carry_out(connection.lost(self._clock()))
         if connection.terms is not None:
@@ -214,42 +203,70 @@ class Hub:
                 peer = self._peers.get(action.connection)
                 if peer is not None:
                     peer.send(action.frame)
-            elif isinstance(action, HangUp):
-                peer = self._peers.get(action.connection)
-                if peer is not None:
-                    log.info("hanging up on %s: %s", peer.address, action.reason)
-                    self._events.add(REFUSED, self._name_of(action.connection), action.reason)
-                    peer.hang_up(action.code, action.reason)
-            elif isinstance(action, SendOn):
-                peer = self._peers.get(action.connection)
-                if peer is not None:
-                    log.info("sending %s on to port %d", peer.address, action.port)
-                    peer.hang_up(CLOSE_NORMAL, f"go on at port {action.port}")
-            elif isinstance(action, AnswerProbe):
-                peer = self._peers.get(action.connection)
-                if peer is not None:
-                    answer = action.connection.answer_probe(action, self._clock(), peer.is_behind)
-                    self._carry_out(answer)
-            else:
-                self._note_work(action)
+            elif isinstance(action, QueueDraft):
+                self._queue_draft(action)
+            elif isinstance(action, DraftJudged):
+                self._shapes.judged(action.session, action.steps)
+            elif isinstance(action, QueuedAction):
+                self._note_end(action)
                 self._queue.put(action)
+            else:
+                peer = self._peers.get(action.connection)
+                if peer is not None:
+                    self._carry_out_at(peer, action)
 
-    def _note_work(self, action: QueuedAction) -> None:
-        """Observe what the coming and going of work tells."""
+    def _carry_out_at(self, peer: Peer, action: ConnectionAction) -> None:
+        """Do, or note, what concerns one connection."""
+        connection = self._connections[peer]
+        if isinstance(action, HangUp):
+            log.info("hanging up on %s: %s", peer.address, action.reason)
+            self._events.add(REFUSED, self._name_of(connection), action.reason)
+            peer.hang_up(action.code, action.reason)
+        elif isinstance(action, FindPort):
+            self._carry_out(self._protocol.send_on(action, self._door.own_port(action.owner)))
+        elif isinstance(action, SendOn):
+            log.info("sending %s on to port %d", peer.address, action.port)
+            peer.hang_up(CLOSE_NORMAL, f"go on at port {action.port}")
+        elif isinstance(action, AnswerProbe):
+            self._carry_out(self._protocol.answer_probe(action, self._clock(), peer.is_behind))
+        elif isinstance(action, ReportReceived):
+            self._latencies.of_target(connection).reported(action.report.rounds, action.report.verify_us)
+        elif isinstance(action, TargetJoined):
+            self._note_arrival(peer, self._name_of(connection), action)
+        elif isinstance(action, SessionResumed):
+            self._events.add(RESUMED, self._name_of(connection))
+        else:
+            self._events.add(REFUSED, self._name_of(connection), action.code)
+
+    def _note_arrival(self, peer: Peer, name: str, joined: TargetJoined) -> None:
+        log.info("target %r at %s on port %d: %s", name, peer.address, peer.port, joined.drafter)
+        if name != joined.target:
+            log.warning("more than one target has called itself %r: give each its own --name", joined.target)
+        self._events.add(JOINED, name, joined.drafter)
+
+    def _queue_draft(self, asked: QueueDraft) -> None:
+        """Choose the shape of a draft, and queue the request unless that is empty."""
+        connection = self._protocol.connection_of(asked.session)
+        if connection is None:
+            return
+        shape = self._shapes.choose(asked.session, connection, asked.base_len, asked.shape)
+        if shape.is_empty:
+            self._carry_out(self._protocol.turn_down(asked))
+            return
+        self._shapes.returned(asked.session, asked.returned_s)
+        path = self._latencies.of_target(connection).path
+        was_degraded = path.degraded
+        self._latencies.observe(asked, connection)
+        if path.degraded != was_degraded:
+            self._events.add(DEGRADED if path.degraded else RECOVERED, self._name_of(connection), path.told)
+        self._queue.put(self._protocol.narrow(asked, shape))
+
+    def _note_end(self, action: QueuedAction) -> None:
         if isinstance(action, DropSession):
             self._latencies.forget_session(action.session)
             self._shapes.forget(action.session)
         elif isinstance(action, Away):
             self._shapes.left(action.session)
-        elif isinstance(action, QueueDraft):
-            self._shapes.returned(action.session, action.returned_s)
-            connection = self._protocol.connection_of(action.session)
-            if connection is not None and connection.terms is not None:
-                path = self._latencies.of_target(connection).path
-                was_degraded = path.degraded
-                self._latencies.observe(action, connection)
-                if path.degraded != was_degraded:
-                    self._events.add(DEGRADED if path.degraded else RECOVERED, self._name_of(connection), path.told)
 
     def _deliver(self, done: Done) -> None:
         """On the handover's thread: tell the loop what was done, which may have ended before the last draft did."""
@@ -360,7 +377,10 @@ class Hub:
             version=__version__,
             uptime_s=round(now - self._started_at, 3),
             ready=self.is_ready,
-            drafters=self._drafter_facts(),
+            drafters=[
+                drafter_facts(drafter, self._drafter_pool.health[drafter.kind], self._pass_record.service(drafter.kind))
+                for drafter in self._drafters
+            ],
             targets=[
                 target_facts(
                     names[connection],
@@ -404,20 +424,6 @@ class Hub:
 
     def _name_of(self, connection: HubConnection) -> str:
         return "" if connection.terms is None else self._shown_names().get(connection, connection.terms.target)
-
-    def _drafter_facts(self) -> list[DrafterFacts]:
-        facts = []
-        for drafter in self._drafters:
-            health = self._drafter_pool.health[drafter.kind]
-            facts.append(
-                DrafterFacts(
-                    fingerprint=drafter.fingerprint,
-                    failing=health.failing,
-                    service=self._pass_record.service(drafter.kind),
-                    **asdict(health),
-                )
-            )
-        return facts
 
 
 def _health(good: bool, yes: str, no: str) -> Page:

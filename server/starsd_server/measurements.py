@@ -12,7 +12,7 @@ from starsd_edge.telemetry.hub_facts import BatchFacts, ServiceFacts
 from starsd_edge.telemetry.latency import Latency
 from starsd_edge.telemetry.service_model import ServiceCost, ServiceModel, size_of
 from starsd_server.draft_queue import ROWS_OF_A_ROUND, Absorb, Batch
-from starsd_server.worker import Done
+from starsd_server.drafter_pool import Done
 
 KNOWN_AFTER = 8
 """Passes after which the cost model of a drafter rests on enough measurements to be used."""

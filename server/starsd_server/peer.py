@@ -33,7 +33,7 @@ left, and none is nearly as large: only answers to pings can add up to this.
 
 
 class LiveConnection(ServerConnection):
-    """One that notes when something arrives."""
+    """A WebSocket at the hub that notes when something arrives."""
 
     liveness: Liveness
 

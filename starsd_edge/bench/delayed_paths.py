@@ -21,7 +21,7 @@ from starsd_edge.errors import StarsdError
 _HOST = "127.0.0.1"
 _MOST_IN_FLIGHT = 1 << 22
 """Most bytes on one line. Beyond it nothing more is read from the sender, since a real path's buffers would be full."""
-_PATIENCE_S = 5.0
+_THREAD_TIMEOUT_S = 5.0
 """Seconds to wait for the relay's own thread, which answers at once unless it hangs."""
 
 
@@ -50,9 +50,9 @@ class DelayedPaths:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_THREAD_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_THREAD_TIMEOUT_S)
         self._loop.close()
 
     def open(self, port: int, link: LinkTimes) -> int:
@@ -62,7 +62,7 @@ class DelayedPaths:
         Raises:
             StarsdError: it cannot listen.
         """
-        return asyncio.run_coroutine_threadsafe(self._listen(port, link), self._loop).result(_PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(self._listen(port, link), self._loop).result(_THREAD_TIMEOUT_S)
 
     async def _listen(self, port: int, link: LinkTimes) -> int:
         def accept() -> _Relay:

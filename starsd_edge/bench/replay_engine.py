@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListLike
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,8 @@ import numpy.typing as npt
 from starsd_edge.bench.device_times import ModelPassTimes, Pacer
 from starsd_edge.bench.trace import Trace, TraceSource
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import (
-    EngineSpec,
-    Sequence,
-    Step,
-    require_capacity,
-    require_committed,
-    require_pending,
-)
+from starsd_edge.runtime.engine import EngineSpec, Step
+from starsd_edge.runtime.kv_engine import EngineSequence, KvEngine, PassRows
 
 MAX_TREE = 64
 """Most rows of one verify pass, the root included."""
@@ -55,25 +49,20 @@ class ReplayDevice:
     uniform: Callable[[], float]
 
 
-@dataclass
-class _ReplaySequence:
-    """Committed tokens as far as they matter: how many, how many of them the recorded text begins with, the last."""
+@dataclass(eq=False)
+class _ReplaySequence(EngineSequence):
+    """What of a sequence decides how it goes on.
 
-    limit: int
-    tokens: list[int] = field(default_factory=list)
+    Attributes:
+        agreed: how many of its committed tokens the recorded text begins with.
+        last: the tokens of the last pass.
+    """
+
     agreed: int = 0
-    pending: npt.NDArray[np.int64] | None = None
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def capacity(self) -> int:
-        return self.limit
+    last: npt.NDArray[np.int64] | None = None
 
 
-class ReplayEngine:
+class ReplayEngine(KvEngine[_ReplaySequence]):
     """An engine that replays a recorded text in the time of a modelled device.
 
     Args:
@@ -86,7 +75,7 @@ class ReplayEngine:
         self._ids = trace.ids
         self._features = trace.features
         self._device = device
-        self._spec = EngineSpec(
+        spec = EngineSpec(
             vocab_size=source.vocab_size,
             feature_kind=source.feature_kind,
             feature_width=trace.features.shape[1],
@@ -97,84 +86,49 @@ class ReplayEngine:
             exact_trees=True,
             source_fp=source.source_fp,
         )
+        super().__init__(spec, _ReplaySequence)
 
-    @property
-    def spec(self) -> EngineSpec:
-        """See `Engine`."""
-        return self._spec
-
-    def open(self, capacity: int) -> Sequence:
-        """See `Engine`."""
-        require_capacity(self._spec, capacity)
+    def _open(self, capacity: int) -> _ReplaySequence:
         return _ReplaySequence(capacity)
 
-    def forward(
-        self,
-        seq: Sequence,
-        tokens: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        tree_mask: npt.NDArray[np.bool_],
-        logits_rows: ListLike[int] | None = None,
-    ) -> Step:
-        """See `Engine`. Returns when the modelled device would."""
-        assert isinstance(seq, _ReplaySequence)  # noqa: S101 (the engine's own)
-        rows = len(tokens)
-        if rows > max(MAX_TREE, MAX_CHUNK) or int(tokens.max()) >= self._spec.vocab_size:
-            raise EngineError(f"a pass over {rows} rows, or with an id outside the vocabulary: at most {MAX_CHUNK}")
+    def _require_pass(self, seq: _ReplaySequence, rows: PassRows) -> None:
+        if int(rows.tokens.max()) >= self._spec.vocab_size:
+            raise EngineError(f"a pass with a token id outside the vocabulary of {self._spec.vocab_size}")
+
+    def _run(self, seq: _ReplaySequence, rows: PassRows) -> Step:
+        """Returns when the modelled device would."""
         began = self._device.pacer.begin() if self._device else 0.0
-        on_text = self._on_text(seq, tokens, positions, tree_mask)
-        following = self._following(tokens, positions, on_text)
-        wanted = range(rows) if logits_rows is None else logits_rows
+        following = self._following(rows, self._on_text(seq, rows))
         # Pages of zeros that nobody reads are never made, and the sampler reads the rows it visits alone.
-        logits = np.zeros((len(wanted), self._spec.vocab_size), dtype=np.float32)
-        for index, row in enumerate(wanted):
+        logits = np.zeros((len(rows.wanted), self._spec.vocab_size), dtype=np.float32)
+        for index, row in enumerate(rows.wanted):
             logits[index, following[row]] = _CERTAIN
-        features = self._features[np.minimum(positions, len(self._features) - 1)]
-        seq.pending = tokens.copy()
+        features = self._features[np.minimum(rows.positions, len(self._features) - 1)]
+        seq.last = rows.tokens.copy()
         if self._device:
-            duration_s = self._device.passes.draw_s(rows, self._device.uniform())
-            self._device.pacer.end(began, duration_s)
+            self._device.pacer.end(began, self._device.passes.draw_s(rows.count, self._device.uniform()))
         return Step(logits, features)
 
-    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
-        """See `Engine`."""
-        assert isinstance(seq, _ReplaySequence)  # noqa: S101 (the engine's own)
-        require_pending(seq, 0 if seq.pending is None else len(seq.pending), rows)
-        assert seq.pending is not None  # noqa: S101 (just asked for)
-        for token in seq.pending[list(rows)].tolist():
-            at = len(seq.tokens)
+    def _keep(self, seq: _ReplaySequence, rows: ListLike[int]) -> None:
+        assert seq.last is not None  # noqa: S101 (rows are committed after a pass alone)
+        for at, token in enumerate(seq.last[list(rows)].tolist(), seq.length):
             if seq.agreed == at < len(self._ids) and self._ids[at] == token:
                 seq.agreed += 1
-            seq.tokens.append(token)
-        seq.pending = None
 
-    def truncate(self, seq: Sequence, length: int) -> None:
-        """See `Engine`."""
-        assert isinstance(seq, _ReplaySequence)  # noqa: S101 (the engine's own)
-        require_committed(seq, length)
-        del seq.tokens[length:]
+    def _forget(self, seq: _ReplaySequence, length: int) -> None:
         seq.agreed = min(seq.agreed, length)
-        seq.pending = None
 
-    def _on_text(
-        self,
-        seq: _ReplaySequence,
-        tokens: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        tree_mask: npt.NDArray[np.bool_],
-    ) -> npt.NDArray[np.bool_]:
+    def _on_text(self, seq: _ReplaySequence, rows: PassRows) -> npt.NDArray[np.bool_]:
         """bool [T]: rows that, like all that they see, are the recorded text."""
         if seq.agreed < seq.length:
-            return np.zeros(len(tokens), dtype=np.bool_)
-        within = positions < len(self._ids)
-        same = within & (self._ids[np.where(within, positions, 0)] == tokens)
-        on_text: npt.NDArray[np.bool_] = ~(tree_mask & ~same).any(axis=1)
+            return np.zeros(rows.count, dtype=np.bool_)
+        within = rows.positions < len(self._ids)
+        same = within & (self._ids[np.where(within, rows.positions, 0)] == rows.tokens)
+        on_text: npt.NDArray[np.bool_] = ~(rows.tree_mask & ~same).any(axis=1)
         return on_text
 
-    def _following(
-        self, tokens: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], on_text: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.int64]:
+    def _following(self, rows: PassRows, on_text: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """int64 [T]: the token after each row."""
-        beside = (tokens * _SPREAD + positions) % self._spec.vocab_size
-        known = on_text & (positions + 1 < len(self._ids))
-        return np.where(known, self._ids[np.where(known, positions + 1, 0)], beside)
+        beside = (rows.tokens * _SPREAD + rows.positions) % self._spec.vocab_size
+        known = on_text & (rows.positions + 1 < len(self._ids))
+        return np.where(known, self._ids[np.where(known, rows.positions + 1, 0)], beside)

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from starsd_edge.cli.commands import HOW_TO_SET
+from starsd_edge.cli.commands import HOW_TO_SET, CommandPath, Settings, commands_of
 from starsd_edge.cli.options import assemble, option_fields
-from starsd_edge.cli.settings.files import described, toml_value
-from starsd_edge.cli.settings.values import CommandPath, Settings, commands_of
+from starsd_edge.cli.settings_files import described, toml_value
 from starsd_edge.errors import UsageError, did_you_mean
 
 
@@ -58,7 +57,7 @@ def show(
 
 def path(context: typer.Context) -> None:
     """Show which configuration files are read; what a later one says goes before what an earlier one says."""
-    from starsd_edge.cli.settings.files import usual_files
+    from starsd_edge.cli.settings_files import usual_files
 
     settings: Settings = context.obj
     for file in settings.files:
@@ -70,7 +69,7 @@ def path(context: typer.Context) -> None:
 
 _WIDTH = 79
 _COLUMN = 34
-"""Where origins begin, if the value leaves room."""
+"""Column in which the origins begin, where the value leaves room."""
 _DEFAULT = "default"
 _REQUIRED = "required argument"
 

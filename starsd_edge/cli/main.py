@@ -27,24 +27,23 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX, __version__
-from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.settings.loading import load_settings
-from starsd_edge.cli.settings.values import TRACEBACK_VARIABLE, Settings, path_of
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.cli.commands import TRACEBACK_VARIABLE, Settings, path_of
+from starsd_edge.cli.settings_files import load_settings
+from starsd_edge.errors import StarsdError, UsageError, missing_extra
 
 PROGRAM = "starsd-edge"
 COMMAND_MODULES = (
     "pull",
-    "export.command",
-    "check.command",
+    "export",
+    "check",
     "train_draft",
     "run_draft.command",
     "run_target.command",
-    "monitor.command",
-    "demo.command",
-    "bench.command",
-    "plan.command",
-    "doctor.command",
+    "monitor",
+    "demo",
+    "bench",
+    "plan",
+    "doctor",
     "config",
 )
 

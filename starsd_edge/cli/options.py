@@ -24,7 +24,7 @@ from starsd_edge.errors import UsageError
 Options = TypeVar("Options")
 
 MAX_THREADS = 256
-"""Of an engine. A pool of very many takes all of a machine before it has done anything."""
+"""Most threads of an engine: a much larger pool takes all of a machine before it has done anything."""
 PANEL = "__panel__"
 """Name of a group's class variable with the title over its options in `--help`."""
 _KIND = "options_kind"
@@ -114,6 +114,8 @@ def _option_field(field: Field[Any], annotation: Any, panel: str | None) -> Opti
     if repeated:
         written = list[one]  # type: ignore[valid-type]  # as typer writes it
         default = None if field.default in (MISSING, ()) else list(field.default)
+    if one is bool or default is None:
+        info.show_default = False  # the help says what no value means, and names a flag as it changes something
     parameter = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[written, info])
     return OptionField(field.name, _key(field.name, info), one, repeated, parameter)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.completion import model_names
+from starsd_edge.cli.shared_options import model_names
 from starsd_edge.errors import UsageError
 
 
@@ -21,13 +21,10 @@ class PullOptions:
         str | None,
         typer.Argument(
             help="Name of a model, or hf:ORG/NAME[@REVISION] on the Hugging Face Hub; a path is used as it is.",
-            show_default=False,
             autocompletion=model_names,
         ),
     ] = None
-    list_models: Annotated[
-        bool, typer.Option("--list/--no-list", help="List the models known by name.", show_default=False)
-    ] = False
+    list_models: Annotated[bool, typer.Option("--list/--no-list", help="List the models known by name.")] = False
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +35,7 @@ def register(app: typer.Typer) -> None:
 def pull(options: PullOptions) -> None:
     """Fetch a model into the cache and print its path, size and licence."""
     from starsd_edge.bundles.catalogue import CATALOGUE, find_entry, resolve_model
-    from starsd_edge.cli.fetching import describe_entry, fetch_progress, megabytes
+    from starsd_edge.cli.progress import describe_entry, fetch_progress, megabytes
 
     if options.list_models:
         for known in CATALOGUE.values():

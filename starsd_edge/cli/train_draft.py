@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.completion import model_names
 from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.shared_options import model_names
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -49,43 +49,40 @@ class TrainDraftOptions:
         Path | None,
         typer.Option(
             help="Directory of texts, features and checkpoints; a run that was interrupted goes on with what is there. "
-            "Default: the output's name with .work.",
-            show_default=False,
+            "Default: the output's name with .work."
         ),
     ] = None
     tokens: Annotated[int, typer.Option(min=1000, help="Tokens of text that the model writes for itself.")] = 500_000
     data: Annotated[
-        tuple[Path, ...],
-        typer.Option(help="Plain text to train on instead; may be given several times.", show_default=False),
+        tuple[Path, ...], typer.Option(help="Plain text to train on instead; may be given several times.")
     ] = ()
     messages: Annotated[
         Path | None,
         typer.Option(
             help="Messages like those that the model will get, one per line: it answers them where it writes the "
-            "texts. Default: it asks itself.",
-            show_default=False,
+            "texts. Default: it asks itself."
         ),
     ] = None
     start: Annotated[
         str | None,
         typer.Option(
-            help="Go on from this head: a directory as for `export --draft-head`, or shipped. Default: a new head.",
-            show_default=False,
+            help="Go on from this head: a directory as for `export --draft-head`, or shipped. Default: a new head."
         ),
     ] = None
-    epochs: Annotated[int, typer.Option(min=1, help="Times that every text is seen.")] = 10
-    unroll: Annotated[int, typer.Option(min=1, max=8, help="Guesses in a row that the head is trained for.")] = 4
-    draft_vocabulary: Annotated[int, typer.Option(min=16, help="Tokens that the head can guess.")] = 8192
-    learning_rate: Annotated[float, typer.Option(min=1e-6, max=1.0, help="The highest.")] = 2e-3
-    batch_tokens: Annotated[int, typer.Option(min=64, help="Rows of one update.")] = 4096
-    seed: Annotated[int, typer.Option(min=0, help="Of texts, first weights and order.")] = 0
+    epochs: Annotated[int, typer.Option(min=1, help="Number of times that every text is seen.")] = 10
+    unroll: Annotated[int, typer.Option(min=1, max=8, help="Draft tokens in a row that the head is trained for.")] = 4
+    draft_vocabulary: Annotated[
+        int, typer.Option(min=16, help="Number of different tokens that the head can draft.")
+    ] = 8192
+    learning_rate: Annotated[float, typer.Option(min=1e-6, max=1.0, help="Highest learning rate.")] = 2e-3
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens of one update.")] = 4096
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts, the first weights and the order.")] = 0
     precision: Annotated[
         Precision, typer.Option(help="auto takes bfloat16 where the processor multiplies it by itself.")
     ] = Precision.AUTO
-    threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Default: all cores.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads. Default: all cores.")] = None
     export_public: Annotated[
-        Path | None,
-        typer.Option(help="Also write the head in the public EAGLE layout into this directory.", show_default=False),
+        Path | None, typer.Option(help="Also write the head in the public EAGLE layout into this directory.")
     ] = None
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from starsd_edge.device.board import Board, JetsonSystem, read_board, read_jetson_system
-from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
-from starsd_edge.device.gpus import Gpus, read_gpus
+from starsd_edge.device.gpus import CudaDevice, Gpus, cuda_devices, read_gpus
 from starsd_edge.device.host import Host, HostMemory, read_memory
+from starsd_edge.device.jetson import Board, JetsonSystem, read_board, read_jetson_system
 from starsd_edge.device.power import (
     Clock,
     PowerMode,

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from starsd_edge.device.board import full_tensorrt_version
 from starsd_edge.device.host import Host
+from starsd_edge.device.jetson import full_tensorrt_version
 from starsd_edge.errors import UsageError, install_extra, one_line
 
 ENGINES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}

@@ -18,12 +18,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.figures import describe_machine, usable_cores
 from starsd_edge.bundles.cache import cache_dir
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.device.cuda_driver import cuda_devices
 from starsd_edge.device.facts import power_mode_name
+from starsd_edge.device.gpus import cuda_devices
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.machine import MEASURED
 from starsd_edge.errors import EngineError, UsageError
@@ -163,7 +163,7 @@ def _curve(seconds: Mapping[str, float]) -> VerifyCurve:
 log = logging.getLogger(__name__)
 
 _LASTING = ("cpu", "cores", "system", "versions")
-"""Of a machine's description, what a curve depends on."""
+"""Fields of a machine's description that a curve depends on."""
 _CPU = "cpu"
 Passes = Mapping[int, Mapping[int, Sequence[float]]]
 """Seconds of each pass, by committed tokens and rows."""

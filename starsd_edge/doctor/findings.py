@@ -43,6 +43,31 @@ class Finding:
     remedy: str = ""
 
 
+def ok(name: str, finding: str, remedy: str = "") -> Finding:
+    """All is well."""
+    return Finding(name, Level.OK, finding, remedy)
+
+
+def note(name: str, finding: str, remedy: str = "") -> Finding:
+    """Worth knowing."""
+    return Finding(name, Level.NOTE, finding, remedy)
+
+
+def warning(name: str, finding: str, remedy: str = "") -> Finding:
+    """It works, and badly."""
+    return Finding(name, Level.WARNING, finding, remedy)
+
+
+def failure(name: str, finding: str, remedy: str = "") -> Finding:
+    """It does not work; only this counts for the exit code."""
+    return Finding(name, Level.FAILURE, finding, remedy)
+
+
+def not_run(name: str, finding: str, remedy: str = "") -> Finding:
+    """The check could not be made."""
+    return Finding(name, Level.NOT_RUN, finding, remedy)
+
+
 @dataclass(frozen=True)
 class Findings:
     """All findings of one run, in the order in which they are shown, and what was measured."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 
 from starsd_edge import __version__
-from starsd_edge.bench.machine import installed_version, usable_cores
-from starsd_edge.device.cuda_driver import driver_version
+from starsd_edge.bench.figures import installed_version, usable_cores
 from starsd_edge.device.facts import DeviceFacts
+from starsd_edge.device.gpus import driver_version
 from starsd_edge.device.host import Host, read
 from starsd_edge.device.import_probe import probe_module
 from starsd_edge.doctor.machine import MachineFacts

@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from starsd_edge.bench.figures import Figure, percentile
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, not_run, note, ok, warning
 from starsd_edge.protocol.codec import PROBE_INTERVAL_S
 from starsd_edge.protocol.messages import MAX_PROBE_BYTES
 from starsd_edge.protocol.target_side import ProbeAnswered
 from starsd_edge.telemetry.rtt import TcpRtt
 
 SMALL_BYTES = 64
-"""About what a round of drafting sends each way."""
+"""Bytes of a small probe: about what a round of drafting sends each way."""
 SMALL_PROBES = 40
 LARGE_PROBES = 5
 FIRST_LARGE_BYTES = MAX_PROBE_BYTES >> 4
 LONG_PROBE_S = 0.1
-"""A large probe that takes this long is large enough."""
+"""Seconds that a large probe should take: no larger one is tried then."""
 PROBE_TIMEOUT_S = 10.0
 UNSTEADY_S = 0.005
-"""Jitter below this disturbs no round."""
+"""Jitter in seconds below which no round is disturbed."""
 RELAY_S = 0.005
-"""Messages that take longer than twice TCP's round trip by this end beyond TCP's other end."""
+"""Seconds: messages that take twice TCP's round trip and this go to an end beyond that of the TCP connection."""
 LOSSY = 0.01
-"""Share of segments sent again from which on waits for them are felt."""
+"""Share of segments sent again above which the waits for them are felt."""
 
 Probe = Callable[[int, int, float], ProbeAnswered | None]
 """As `HubLink.probe`: bytes up, bytes back, timeout in seconds."""
@@ -177,17 +177,17 @@ def link_figures(facts: LinkFacts, label: str) -> Iterator[Figure]:
 
 def _rtt(facts: LinkFacts) -> Finding:
     if facts.tcp is None:
-        return Finding("RTT", Level.NOT_RUN, "this system does not tell TCP round-trip times")
+        return not_run("RTT", "this system does not tell TCP round-trip times")
     text = f"{milliseconds(facts.tcp.rtt_s)}, least {milliseconds(facts.tcp.min_rtt_s)} (TCP, from the kernel)"
     if facts.is_relayed:
         text += f"; messages take {milliseconds(facts.rtt_s)}, so a tunnel or a proxy lies between: that is what counts"
-        return Finding("RTT", Level.NOTE, text)
-    return Finding("RTT", Level.OK, text)
+        return note("RTT", text)
+    return ok("RTT", text)
 
 
 def _jitter(facts: LinkFacts) -> Finding:
     if not facts.small_s:
-        return Finding("jitter", Level.NOT_RUN, "no message came back")
+        return not_run("jitter", "no message came back")
     least, half, most = min(facts.small_s), percentile(facts.small_s, 0.5), percentile(facts.small_s, 0.95)
     what = "drafts" if facts.of_drafts else "small messages"
     text = (
@@ -195,27 +195,25 @@ def _jitter(facts: LinkFacts) -> Finding:
         f"{milliseconds(least)} at least"
     )
     if most - half > max(half, UNSTEADY_S):
-        remedy = "look for other traffic or a weak radio link: rounds wait for the slow ones"
-        return Finding("jitter", Level.WARNING, text, remedy)
-    return Finding("jitter", Level.OK, text)
+        return warning("jitter", text, "look for other traffic or a weak radio link: rounds wait for the slow ones")
+    return ok("jitter", text)
 
 
 def _goodput(facts: LinkFacts) -> Finding:
     if facts.of_drafts:
-        return Finding("goodput", Level.NOT_RUN, "not measured (hub too old)", "bring the hub up to this version")
+        return not_run("goodput", "not measured (hub too old)", "bring the hub up to this version")
     if facts.up_bytes_per_s is None or facts.down_bytes_per_s is None:
-        return Finding("goodput", Level.NOT_RUN, "large messages did not come back, or took no longer than small ones")
-    text = f"{rate(facts.up_bytes_per_s)} up, {rate(facts.down_bytes_per_s)} down"
-    return Finding("goodput", Level.OK, text)
+        return not_run("goodput", "large messages did not come back, or took no longer than small ones")
+    return ok("goodput", f"{rate(facts.up_bytes_per_s)} up, {rate(facts.down_bytes_per_s)} down")
 
 
 def _loss(tcp: TcpRtt | None) -> Finding:
     if tcp is None or not tcp.segments_out:
-        return Finding("loss", Level.NOT_RUN, "this system does not tell what was sent again")
+        return not_run("loss", "this system does not tell what was sent again")
     text = f"{tcp.retransmits} of {tcp.segments_out} segments sent from here were sent again"
     if tcp.retransmits > max(1, LOSSY * tcp.segments_out):
-        return Finding("loss", Level.WARNING, text, "the path loses packets: each costs its round a wait")
-    return Finding("loss", Level.OK, text)
+        return warning("loss", text, "the path loses packets: each costs its round a wait")
+    return ok("loss", text)
 
 
 def milliseconds(seconds: float) -> str:

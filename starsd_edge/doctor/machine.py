@@ -9,11 +9,12 @@ from pathlib import Path
 from starsd_edge.bundles.cache import FONTS, MANIFEST_NAME
 from starsd_edge.bundles.integrity import abandoned_stagings
 from starsd_edge.bundles.manifest import Fingerprints
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, not_run, note, ok, warning
 from starsd_edge.protocol.messages import Welcome
 
 LITTLE_DISK_BYTES = 2_000_000_000
-"""An export of the default model takes 0.9 GB with its checkpoint, and twice that while it is made anew."""
+"""Free bytes below which a disk is called full: an export of the default model takes 0.9 GB with its checkpoint, and
+twice that while it is made again."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class MachineFacts:
 def check_machine(facts: MachineFacts) -> Iterator[Finding]:
     """All of them."""
     memory = f"{gigabytes(facts.available_bytes)} of {gigabytes(facts.memory_bytes)} free, {facts.cores} cores"
-    yield Finding("memory", Level.OK, memory)
+    yield ok("memory", memory)
     yield _disk(facts)
     yield _open_files(facts)
 
@@ -54,15 +55,15 @@ def gigabytes(count: float) -> str:
 def _disk(facts: MachineFacts) -> Finding:
     text = f"{gigabytes(facts.cache_free_bytes)} free at {facts.cache}"
     if facts.cache_free_bytes >= LITTLE_DISK_BYTES:
-        return Finding("disk", Level.OK, text)
-    return Finding("disk", Level.WARNING, text, "free some space, or set STARSD_CACHE to another disk")
+        return ok("disk", text)
+    return warning("disk", text, "free some space, or set STARSD_CACHE to another disk")
 
 
 def _open_files(facts: MachineFacts) -> Finding:
     text = f"{facts.open_files} allowed; a hub with all its targets needs {facts.hub_files}"
     if facts.open_files >= facts.hub_files:
-        return Finding("open files", Level.OK, text)
-    return Finding("open files", Level.WARNING, text, f"ulimit -n {facts.hub_files}, before run-draft")
+        return ok("open files", text)
+    return warning("open files", text, f"ulimit -n {facts.hub_files}, before run-draft")
 
 
 BUNDLES, MODELS, ENGINES = "bundles", "models", "engines"
@@ -110,17 +111,16 @@ def read_cache(root: Path) -> CacheFacts:
 def check_cache(facts: CacheFacts) -> Iterator[Finding]:
     """Whether it holds only what belongs there."""
     noun = "bundle" if facts.bundles == 1 else "bundles"
-    yield Finding("cache", Level.OK, f"{facts.bundles} {noun} in {facts.root}")
+    yield ok("cache", f"{facts.bundles} {noun} in {facts.root}")
     if facts.abandoned:
-        yield Finding(
+        yield note(
             "cache",
-            Level.NOTE,
             f"left over from an export or a download that did not end: {_some(facts.abandoned)}",
             "rm -r them; the next one of the same name does so too",
         )
     if facts.foreign:
         remedy = "move them elsewhere, or remove them"
-        yield Finding("cache", Level.NOTE, f"not from this program: {_some(facts.foreign)}", remedy)
+        yield note("cache", f"not from this program: {_some(facts.foreign)}", remedy)
 
 
 def _some(paths: Sequence[str]) -> str:
@@ -140,21 +140,17 @@ def check_welcome(
         bundle: for which it was asked; None where there was none to ask for.
         fingerprints: of that bundle.
     """
-    yield Finding("hub", Level.OK, f"{url} lets this machine in (wire version {welcome.version})")
+    yield ok("hub", f"{url} lets this machine in (wire version {welcome.version})")
     if bundle is None or fingerprints is None:
-        yield Finding(
-            "drafter", Level.NOT_RUN, "no bundle for which to ask", "name one: starsd-edge doctor BUNDLE --hub URL"
-        )
+        yield not_run("drafter", "no bundle for which to ask", "name one: starsd-edge doctor BUNDLE --hub URL")
         return
     drafter = f"{bundle}: {welcome.drafter}"
     if welcome.notice:
-        yield Finding("drafter", Level.WARNING, f"{drafter}, because {welcome.notice}")
+        yield warning("drafter", f"{drafter}, because {welcome.notice}")
     else:
-        yield Finding(
-            "drafter", Level.OK, f"{drafter}, {welcome.max_nodes} nodes and {welcome.max_depth} levels at most"
-        )
+        yield ok("drafter", f"{drafter}, {welcome.max_nodes} nodes and {welcome.max_depth} levels at most")
     prints = f"tokenizer {_short(fingerprints.tokenizer_fp)}, drafter {_short(welcome.drafter_fp)}"
-    yield Finding("fingerprints", Level.OK, f"{bundle}: {prints}")
+    yield ok("fingerprints", f"{bundle}: {prints}")
 
 
 def _short(fingerprint: str) -> str:

@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from starsd_edge.bench.figures import Figure
 from starsd_edge.bench.runs import Run
 from starsd_edge.doctor.curve_store import StoredCurves
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, failure, note, ok, warning
 from starsd_edge.doctor.link import LinkFacts, milliseconds
 from starsd_edge.planning import law
 from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.telemetry.rounds import HUB, Round, RoundStats
 
 WORTH_IT = 1.05
-"""Gains and losses nearer to 1 than this are no more than the noise of such a short decode."""
+"""Least gain that is worth it: gains and losses nearer to 1 are no more than the noise of such a short decode."""
 FAR_OFF = 0.25
-"""Difference of the measured gain from the predicted one that says that something else is at work."""
+"""Difference of the measured gain from the predicted one, as a share, above which something else is at work."""
 LEAST_DRAFT_S = 1e-6
-"""What a hub can tell: it counts microseconds."""
+"""Least seconds of a draft that a hub can tell: it counts microseconds."""
 SMALL_SHARE = 0.1
-"""Of a round: where nothing that drafting adds takes more than this, only better guesses help."""
+"""Share of a round: where no part that drafting adds takes more, only a higher acceptance rate helps."""
 ACCEPTANCE = "acceptance"
 MANY_TARGETS = 256
-"""As many as a hub takes."""
+"""Most targets that a hub takes."""
 _REMEDIES = {
-    ACCEPTANCE: "a draft model that guesses better: run-draft with a bundle of the same tokenizer",
+    ACCEPTANCE: "a draft model with a higher acceptance rate: run-draft with a bundle of the same tokenizer",
     law.DRAFTER: "a smaller draft model, or a faster machine for the hub",
     law.RTT: "a hub nearer by: a cable instead of a radio link, the same network instead of a distant one",
     law.BANDWIDTH: "a faster link",
@@ -44,13 +44,13 @@ _REMEDIES = {
 @dataclass(frozen=True)
 class Trial:
     """What a short decode in both ways measured. Of each answer the rounds up to the first that asked the hub are left
-    out (they wait for its session and its prefill), and the last, which has room for few guesses.
+    out (they wait for its session and its prefill), and the last, which has room for few draft tokens.
 
     Attributes:
         answers: how many in each way.
         tokens: of each answer.
         rounds: through the hub.
-        drafted: nodes in each of them; 0 where the hub had no guess.
+        drafted: nodes in each of them; 0 where the hub drafted nothing.
         tokens_per_round: with the bonus token.
         draft_s: in the hub's drafter, the median.
         plain_verify_s, own_s: of a plain round, the model's pass and the rest, medians.
@@ -165,8 +165,8 @@ def predict(trial: Trial, curve: VerifyCurve, link: LinkFacts, acceptance: float
 
     Args:
         curve: of which only the ratios count: how fast the machine is now, the trial tells.
-        acceptance: probability of a guess to be accepted, given that those before it were; None takes the tokens of a
-            round as they were measured.
+        acceptance: probability that a draft token is accepted, given that those before it were; None takes the
+            tokens of a round as they were measured.
     """
     rtt_s = min(link.rtt_s, link.median_s)
     transfer_s = link.transfer_s(trial.bytes_up, trial.bytes_down)
@@ -185,15 +185,12 @@ def predict(trial: Trial, curve: VerifyCurve, link: LinkFacts, acceptance: float
 
 def check_trial(trial: Trial) -> Iterator[Finding]:
     """What the decode says of the hub's drafts and of the text."""
-    text = (
-        f"{trial.tokens_per_round:.2f} tokens in a round, {trial.depth:.1f} guesses drafted, over {trial.rounds} rounds"
-    )
-    yield Finding("acceptance", Level.OK, text)
-    yield Finding("draft", Level.OK, f"{milliseconds(trial.draft_s)} in the hub's drafter for each (p50)")
+    tokens, drafted = f"{trial.tokens_per_round:.2f} tokens", f"{trial.depth:.1f} draft tokens"
+    yield ok("acceptance", f"{tokens} and {drafted} in a round, over {trial.rounds} rounds")
+    yield ok("draft", f"{milliseconds(trial.draft_s)} in the hub's drafter for each (p50)")
     if not trial.same_text:
-        yield Finding(
+        yield failure(
             "text",
-            Level.FAILURE,
             "the answers with the hub are not those of plain decoding",
             "use a bundle with fp32 weights, and report the fault with `starsd-edge doctor --json`",
         )
@@ -205,7 +202,7 @@ def check_curve(curve: VerifyCurve, stored: StoredCurves, is_new: bool) -> Findi
     ratios = ", ".join(f"{curve.ratio(rows):.2f} at {rows}" for rows in others)
     when = "now" if is_new else f"at {stored.measured_at} UTC"
     text = f"{milliseconds(curve.at(first))} for one token, times {ratios or 1} tokens; measured {when}"
-    return Finding("verify", Level.OK, text, "" if is_new else "--remeasure does it again")
+    return ok("verify", text, "" if is_new else "--remeasure does it again")
 
 
 def check_prediction(prediction: Prediction, trial: Trial) -> Iterator[Finding]:
@@ -217,16 +214,16 @@ def check_prediction(prediction: Prediction, trial: Trial) -> Iterator[Finding]:
         f"{source}: {prediction.gain:.2f} times plain decoding at this RTT, {prediction.tokens_per_s:.1f} tokens/s "
         f"where plain gives {1 / prediction.plain_s:.1f}"
     )
-    yield Finding("gain", *_judged(prediction.gain, text, _REMEDIES[limiting]))
+    yield _judged(prediction.gain, text, _REMEDIES[limiting])
     yield _measured(prediction, trial)
     yield _break_even(prediction)
-    yield Finding("limit", Level.OK, _limit(prediction, limiting, seconds))
+    yield ok("limit", _limit(prediction, limiting, seconds))
     most = law.most_targets(prediction.tokens, cost.draft_s, prediction.plain_s)
     enough = law.targets_without_idling(cost.draft_s, cost.return_s)
     text = (
         f"{_count(enough)} like this one keep the hub always busy; up to {_count(most)} are no slower than plain ones"
     )
-    yield Finding("targets", Level.OK, text)
+    yield ok("targets", text)
 
 
 def _limit(prediction: Prediction, limiting: str, seconds: float) -> str:
@@ -240,12 +237,12 @@ def _count(targets: int) -> str:
     return str(targets) if targets <= MANY_TARGETS else f"more than {MANY_TARGETS}"
 
 
-def _judged(gain: float, text: str, remedy: str) -> tuple[Level, str, str]:
+def _judged(gain: float, text: str, remedy: str) -> Finding:
     if gain >= WORTH_IT:
-        return Level.OK, text, ""
+        return ok("gain", text)
     if gain > 1 / WORTH_IT:
-        return Level.NOTE, f"{text}: hardly worth it", remedy
-    return Level.WARNING, f"{text}: not worth it", remedy
+        return note("gain", f"{text}: hardly worth it", remedy)
+    return warning("gain", f"{text}: not worth it", remedy)
 
 
 def _measured(prediction: Prediction, trial: Trial) -> Finding:
@@ -255,15 +252,15 @@ def _measured(prediction: Prediction, trial: Trial) -> Finding:
     )
     if not prediction.is_assumed and abs(trial.gain / prediction.gain - 1) > FAR_OFF:
         remedy = "see whether target and hub share their cores, or other work runs on one of them"
-        return Finding("measured", Level.WARNING, f"{text}: far from the prediction", remedy)
-    return Finding("measured", Level.OK, text)
+        return warning("measured", f"{text}: far from the prediction", remedy)
+    return ok("measured", text)
 
 
 def _break_even(prediction: Prediction) -> Finding:
     even, now = prediction.break_even_rtt_s, milliseconds(prediction.cost.rtt_s)
     if even <= 0:
-        return Finding("break-even", Level.NOTE, "at no RTT: a round costs more than its tokens even without a network")
-    return Finding("break-even", Level.OK, f"up to an RTT of {milliseconds(even)} the hub is a gain; now it is {now}")
+        return note("break-even", "at no RTT: a round costs more than its tokens even without a network")
+    return ok("break-even", f"up to an RTT of {milliseconds(even)} the hub is a gain; now it is {now}")
 
 
 def prediction_figures(prediction: Prediction, trial: Trial, curve: VerifyCurve, label: str) -> Iterator[Figure]:

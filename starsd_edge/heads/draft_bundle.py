@@ -5,7 +5,7 @@ head.onnx           the layer and the output matrix, for ONNX Runtime, weights i
 head.safetensors    the same tensors by our names, for torch; "lm_head.weight" only where its rows are not those of the
                     embedding
 embedding.npy       float16 [V, H], the target's, or an EAGLE-3 head's own
-draft_ids.npy       int32 [draft vocabulary], the target's id of each guess
+draft_ids.npy       int32 [draft vocabulary], the target's id of each draft token
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def cuda_is_likely() -> bool:
 
 
 def _open_onnx(bundle: DraftBundle, threads: int | None) -> HeadEngine:
-    from starsd_edge.heads.onnx_engine import OnnxHeadEngine
+    from starsd_edge.heads.engine import OnnxHeadEngine
     from starsd_edge.runtime.onnx_engine import open_session
 
     session = open_session(bundle.path / GRAPH_NAME, threads, False)

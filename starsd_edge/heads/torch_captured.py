@@ -32,7 +32,7 @@ _PAST_STEP, _LATE_STEP = 256, 16
 
 
 class HeadInputs(NamedTuple):
-    """`HeadRows` as tensors on one device."""
+    """`HeadRows` as tensors on one device: the same fields."""
 
     ids: torch.Tensor
     features: torch.Tensor
@@ -64,7 +64,7 @@ Capture = Callable[[Run, HeadInputs], tuple[Callable[[], None], HeadOutputs]]
 
 
 class PassShape(NamedTuple):
-    """Lines, places of a line, true rows and guesses of a pass."""
+    """Lines, places of a line, true rows and draft tokens of a pass."""
 
     lines: int
     places: int
@@ -207,8 +207,8 @@ def _fill(into: HeadInputs, given: HeadInputs, shape: PassShape, whole: PassShap
     into.values[: shape.lines, :, : shape.past] = given.values
     into.late_keys[: shape.lines, :, : shape.late] = given.late_keys
     into.late_values[: shape.lines, :, : shape.late] = given.late_values
-    guesses, own = given.seen[..., : shape.late], given.seen[..., shape.late :]
-    into.seen[: shape.lines, : shape.places, : shape.late] = guesses
+    drafted, own = given.seen[..., : shape.late], given.seen[..., shape.late :]
+    into.seen[: shape.lines, : shape.places, : shape.late] = drafted
     into.seen[: shape.lines, : shape.places, whole.late : whole.late + shape.places] = own
 
 

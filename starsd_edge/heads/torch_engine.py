@@ -49,22 +49,8 @@ class TorchHeadEngine:
     def forward(self, rows: HeadRows) -> HeadStep:
         """See `HeadEngine`."""
         with torch.inference_mode():
-            step = self._run(
-                HeadInputs(
-                    ids=self._moved(rows.ids),
-                    features=self._moved(rows.features).to(self._dtype),
-                    positions=self._moved(rows.positions),
-                    slots=self._moved(rows.slots),
-                    places=self._moved(rows.places),
-                    keys=rows.keys,
-                    values=rows.values,
-                    lengths=self._moved(rows.lengths),
-                    late_keys=rows.late_keys,
-                    late_values=rows.late_values,
-                    seen=self._moved(rows.seen),
-                    wanted=self._moved(rows.wanted),
-                )
-            )
+            inputs = HeadInputs(**{name: self._moved(part) for name, part in vars(rows).items()})
+            step = self._run(inputs._replace(features=inputs.features.to(self._dtype)))
             host = (part.cpu().numpy() for part in (step.predicted.float(), step.tokens, step.scores))
             predicted, tokens, scores = host
         return HeadStep(predicted, step.keys, step.values, tokens, scores)
@@ -77,8 +63,9 @@ class TorchHeadEngine:
         tokens = _likeliest(logits, self._count)
         return HeadOutputs(predicted, keys, values, tokens, log_probabilities(logits, tokens))
 
-    def _moved(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+    def _moved(self, part: npt.NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
+        """What comes from the host, on the device; K and V are there."""
+        return part if isinstance(part, torch.Tensor) else torch.from_numpy(part).to(self._device)
 
 
 def run_head(
@@ -143,8 +130,8 @@ def _attend(
 ) -> torch.Tensor:
     """[B * R, heads * D] from queries [B, heads, R, D].
 
-    True rows and guesses are multiplied apart and meet only in the softmax: to join them would copy all true rows once
-    for each pass.
+    True rows and draft tokens are multiplied apart and meet only in the softmax: to join them would copy all true rows
+    once for each pass.
     """
     lines, heads, places, width = queries.shape
     kv_heads, far = keys.shape[1], keys.shape[2]

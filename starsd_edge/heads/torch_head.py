@@ -1,7 +1,7 @@
 """An EAGLE head in torch, in the pieces that drafting and training put together differently.
 
-Drafting runs a few rows over a cache, training whole texts several guesses deep; only what attends to what differs.
-The rest stands here once, so that the head which is trained is the head that drafts.
+Drafting runs a few rows over a cache, training whole texts several draft tokens deep; only what attends to what
+differs. The rest stands here once, so that the head which is trained is the head that drafts.
 """
 
 from __future__ import annotations

@@ -1,26 +1,54 @@
-"""Messages to frames and back: one typed decoder per direction.
+"""Messages to frames and back, and what is checked between decoding a message and using it.
 
-The only place where bytes of a peer are parsed. The cap comes before the decoder, the types' own limits are the
-decoder's; what a type cannot state is left to `checks`. Decoded tensors are read-only views into the frame.
+The only place where bytes of a peer are parsed, by one typed decoder for each direction. The size limit comes before
+the decoder, the limits that types state are the decoder's, and all others but those of features are checked here.
+
+Nothing that a peer sends is trusted. Each check raises a `ProtocolError`, which says how much of the conversation the
+fault costs. The state machines turn it into an ERROR message (hub), or drop and count the frame (target). Decoded
+tensors are read-only views into the frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from starsd_edge.protocol.checks import ProtocolError
 from starsd_edge.protocol.codes import MALFORMED
-from starsd_edge.protocol.messages import MAX_FRAME_BYTES, HubMessage, TargetMessage
+from starsd_edge.protocol.messages import MAX_FRAME_BYTES, Draft, HubMessage, TargetMessage
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+
+PROBE_INTERVAL_S = 0.05
+"""Seconds in which a hub takes one PROBE of a connection at most: checks must not slow down targets that decode."""
 
 Message = TypeVar("Message")
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _FROM_TARGET: Final = msgspec.msgpack.Decoder(TargetMessage)
 _FROM_HUB: Final = msgspec.msgpack.Decoder(HubMessage)
+
+
+Scope = Literal["frame", "session", "connection"]
+
+
+class ProtocolError(Exception):
+    """A peer broke a rule of the wire.
+
+    Attributes:
+        code: one of `codes`.
+        message: one line for people.
+        scope: what the fault costs: the frame, the session it belongs to, or the connection.
+        retry_after_ms: when the same may be tried again, 0 for at once.
+    """
+
+    def __init__(self, code: str, message: str, scope: Scope = "frame", retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.scope: Scope = scope
+        self.retry_after_ms = retry_after_ms
 
 
 def encode(message: TargetMessage | HubMessage) -> bytes:
@@ -62,8 +90,44 @@ def _decode(decode: Callable[[bytes], Message], frame: bytes) -> Message:
         raise ProtocolError(MALFORMED, f"not a message of wire version 1: {error}") from error
 
 
-PROBE_INTERVAL_S = 0.05
-"""A hub takes no more than one PROBE of a connection in this time: a check must not crowd out those who decode."""
+def check_ids(ids: list[int], vocab_size: int) -> None:
+    """Raises:
+    ProtocolError: an id is not below `vocab_size`; scope "session".
+    """
+    if ids and max(ids) >= vocab_size:
+        raise ProtocolError(MALFORMED, f"token id {max(ids)} is not below the vocabulary size {vocab_size}", "session")
+
+
+def read_tree(draft: Draft, asked: DraftShape, vocab_size: int) -> DraftTree:
+    """The tree of a DRAFT.
+
+    Args:
+        asked: the limits that went out with the request.
+
+    Raises:
+        ProtocolError: the arrays are no depth-first preorder of tokens of the vocabulary, or the tree is larger than
+            asked; scope "frame".
+    """
+    if len(draft.ids) != len(draft.parents):
+        raise ProtocolError(MALFORMED, f"a tree came with {len(draft.ids)} ids and {len(draft.parents)} parents")
+    if len(draft.ids) > asked.max_nodes:
+        raise ProtocolError(MALFORMED, f"a tree of {len(draft.ids)} nodes came where {asked.max_nodes} were asked for")
+    if draft.ids and max(draft.ids) >= vocab_size:
+        raise ProtocolError(MALFORMED, f"token id {max(draft.ids)} is not below the vocabulary size {vocab_size}")
+    try:
+        tree = DraftTree(np.asarray(draft.ids, dtype=np.int64), np.asarray(draft.parents, dtype=np.int32))
+    except ValueError as error:
+        raise ProtocolError(MALFORMED, f"not a tree: {error}") from error
+    if tree.depth > asked.max_depth:
+        raise ProtocolError(MALFORMED, f"a tree of depth {tree.depth} came where {asked.max_depth} was asked for")
+    if len(tree) and int(np.bincount(tree.parents + 1).max()) > asked.branching:
+        raise ProtocolError(MALFORMED, f"a node has more than the {asked.branching} children that were asked for")
+    return tree
+
+
+def printable(text: str) -> str:
+    """A peer's text without what could steer a terminal or forge a log line."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def noise(number: int, size: int) -> bytes:

@@ -1,12 +1,10 @@
-"""Error codes and WebSocket close codes of wire version 1.
+"""Error codes and WebSocket close codes of wire version 1, and the reasons that targets and hubs give for their drafts.
 
 A code is for programs, the message beside it for people. Codes are only ever added; a peer treats one that it does
 not know by its scope alone.
 """
 
 from __future__ import annotations
-
-from urllib.parse import urljoin, urlsplit
 
 VERSION = "version"
 """No common wire version."""
@@ -65,6 +63,7 @@ CLOSE_CODES = {
 """WebSocket close code after an ERROR(scope = connection); `CLOSE_POLICY` for every other code."""
 
 
+# Why the last round of a target used no draft of the hub: `why_off` of REPORT. `MEANINGS` says them in words.
 LATE = "late"
 SILENT = "silent"
 CLOSED = "closed"
@@ -76,21 +75,22 @@ IDLE = "idle"
 CLAMPED = "clamped"
 
 WEAK = frozenset({EMPTY, POOR, LOCAL})
-"""Reasons that come of weak drafts."""
+"""Reasons for which weak features (`CLAMPED`) may be the cause."""
 
 MEANINGS = {
     LATE: "the hub's drafts come too late to be waited for",
     SILENT: "the hub does not answer",
     CLOSED: "the hub has no session for it: away, warming, or it refused",
-    EMPTY: "the hub had no guess",
-    POOR: "the guesses come true too rarely to pay for their checking",
-    TIMED: "a plain step was timed, to see whether guesses pay",
-    LOCAL: "the target's own guesses are worth more than the hub's",
+    EMPTY: "the hub had no draft token",
+    POOR: "too few draft tokens are accepted to pay for verifying them",
+    TIMED: "a plain step was timed, to see whether drafts pay",
+    LOCAL: "the target's own drafts are worth more than the hub's",
     IDLE: "no answer is in progress",
     CLAMPED: "features of its model are not finite: drafts are weak",
 }
 
 
+# Why the drafts of a session have their present shape. `SHAPE_MEANINGS` says them in words.
 FIRST = "first"
 BEST = "best"
 LOAD = "load"
@@ -106,64 +106,3 @@ SHAPE_MEANINGS = {
     TRIAL: "tried again, to see whether it pays by now",
     FIXED: "as the hub was told",
 }
-
-
-DEFAULT_PORT = 8317
-"""Of an address that names none, with and without TLS."""
-HUB_HEADER = "Starsd-Hub"
-"""In what a hub answers over HTTP, and in nothing else: by it a hub is known to those who have no token."""
-NOT_LET_IN = (401, 403)
-MISDIRECTED = 421
-"""The name in the address is none of loopback, and a hub without a token answers to no other."""
-
-LOOPBACK_ONLY = "it has no token, and without one it answers to a loopback address only"
-
-_BAD_REQUEST = 400
-_REDIRECTS = range(300, 400)
-_SCHEMES = {"http": ("ws", 80), "https": ("wss", 443), "ws": ("ws", 80), "wss": ("wss", 443)}
-"""Of a redirect, with the ports that its author means where it names none."""
-
-
-def token_remedy(has_token: bool) -> str:
-    """What to do about one of `NOT_LET_IN`."""
-    return "check --token-file" if has_token else "give its token with --token-file"
-
-
-def is_redirect(status: int) -> bool:
-    """Whether it sends elsewhere. Nobody follows: what a target says is for the hub that its user named."""
-    return status in _REDIRECTS
-
-
-def http_answer(url: str, status: int, location: str | None) -> str:
-    """What answered with HTTP in the place of a WebSocket, and what to do.
-
-    Args:
-        url: what was asked, ws:// or wss://.
-        location: where it sends on to; what another wrote, so shown only where it is an address.
-    """
-    text = f"it answers with HTTP {status}"
-    if is_redirect(status):
-        meant = _sent_on(url, location or "")
-        return f"{text} and sends on to {meant}: give that address if the hub is there" if meant else text
-    if status == _BAD_REQUEST and urlsplit(url).scheme == "ws":
-        return f"{text}: if it takes TLS only, use wss://"
-    return text
-
-
-def _sent_on(url: str, location: str) -> str | None:
-    """The address of a hub that a redirect means; None where it means none."""
-    try:
-        parts = urlsplit(urljoin(url, location))
-        port = parts.port
-    except ValueError:  # an unfinished IPv6 address, a port that is no number
-        return None
-    if parts.scheme not in _SCHEMES or not parts.hostname or "@" in parts.netloc or not _is_plain(location):
-        return None
-    scheme, usual_port = _SCHEMES[parts.scheme]
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    meant = f"{scheme}://{host}:{port or usual_port}{parts.path.rstrip('/')}"
-    return None if meant == url.rstrip("/") else meant
-
-
-def _is_plain(location: str) -> bool:
-    return bool(location) and len(location) <= 200 and location.isascii() and location.isprintable()

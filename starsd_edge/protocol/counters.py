@@ -72,7 +72,7 @@ class DraftRecord:
         self.waits_us.append(queue_us)
 
     def judge(self, steps: Sequence[PathStep]) -> None:
-        """What followed is known; see `walk`."""
+        """Count a draft of which `walk` has told what became of it."""
         offered, accepted = len(steps), sum(step.rank > 0 for step in steps)
         self.judged += 1
         self.accepted += accepted
@@ -87,11 +87,11 @@ class DraftRecord:
 
 @dataclass(frozen=True)
 class PathStep:
-    """What a judged draft met at one level of the path that came true.
+    """What a draft tree offered at one level, below the nodes that were accepted before.
 
     Attributes:
-        offered: children that the tree offered there, at least 1.
-        rank: of the child that came true, from 1; 0 where none did.
+        offered: number of children that the tree had there, at least 1.
+        rank: place of the accepted child among them, from 1; 0 where none was accepted.
     """
 
     offered: int
@@ -99,7 +99,9 @@ class PathStep:
 
 
 def walk(draft: Draft, emitted: Sequence[int]) -> list[PathStep]:
-    """Walk the tokens emitted after the root down a tree: what it offered for each, until it has none or they end."""
+    """Walk down a tree along the tokens emitted after its root: what it offered for each of them. The walk ends where
+    the tree offers nothing, where no child is the emitted token, or with the last token.
+    """
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents):
         children.setdefault(parent, []).append(node)

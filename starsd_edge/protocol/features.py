@@ -1,8 +1,8 @@
 """Features on the wire: two codecs, how a target writes them, and what a hub checks before it uses them.
 
 "f2" is float16 as the target's model gave it. "i1" is int8 with one float16 scale per row, half the bytes: no value is
-off by more than half a scale, which is the row's largest magnitude over 127. Features only sway guesses, so a coarse
-feature costs acceptance and never changes a text.
+off by more than half a scale, which is the row's largest magnitude over 127. Features only decide which tokens are
+drafted: a coarse feature lowers the acceptance rate and never changes a text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.checks import ProtocolError
+from starsd_edge.protocol.codec import ProtocolError
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.messages import MAX_TENSOR_BYTES, Tensor
 

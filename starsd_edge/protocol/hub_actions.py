@@ -1,15 +1,17 @@
-"""What the hub's state machine is told, and what it tells the hub to do."""
+"""What the hub's state machine is told, and its actions: what the hub has to do, in this order, and what it may note.
+
+Connections and sessions go by their numbers, which are unique while the hub lives.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from starsd_edge.protocol.counters import PathStep
+from starsd_edge.protocol.messages import Report, Welcome
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
-
-if TYPE_CHECKING:
-    from starsd_edge.protocol.hub_connection import HubConnection
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,15 @@ class OwnPort:
 
 @dataclass(frozen=True)
 class HubLimits:
-    """Caps of one hub.
+    """Limits of one hub.
 
     Attributes:
+        max_sessions_per_connection: most sessions at one connection.
+        max_sessions: most sessions of all connections, those whose target is away included.
+        max_nodes: most nodes of a draft tree, whatever a target asks for.
+        max_depth: most levels of a draft tree, likewise.
+        heartbeat_s: seconds between the hub's WebSocket pings.
+        resume_grace_s: seconds that a session waits for its target to come back.
         max_context: most tokens of a session, root included, whatever the target's own limit: bounds the ids kept per
             session.
         max_waiting_bytes: most memory of features that wait for the drafter, all sessions of one key together.
@@ -70,13 +78,19 @@ class HubLimits:
 class Send:
     """Send this frame on that connection."""
 
-    connection: HubConnection
+    connection: int
     frame: bytes
 
 
 @dataclass(frozen=True)
 class OpenSession:
-    """The drafter begins a session."""
+    """The drafter begins a session.
+
+    Attributes:
+        drafter: kind of the drafter.
+        first_row: index of the first row that will come.
+        t_first: the token at position `first_row`.
+    """
 
     session: int
     drafter: str
@@ -96,7 +110,11 @@ class AddRows:
 class QueueDraft:
     """A tree is wanted; supersedes a queued request of the same session.
 
+    The hub may choose a smaller shape for it. Then it queues what `HubProtocol.narrow` makes of this; where the shape
+    has no room for a node, it queues nothing and calls `HubProtocol.turn_down`.
+
     Attributes:
+        shape: the largest that the target can use.
         owner: the key that the session belongs to.
         returned_s: from sending the draft of the session's request before to receiving this one; None where that was
             no round.
@@ -136,9 +154,9 @@ class DropSession:
 
 @dataclass(frozen=True)
 class AnswerProbe:
-    """Hand this back to `answer_probe` of its connection at once."""
+    """Hand this back to `HubProtocol.answer_probe` at once."""
 
-    connection: HubConnection
+    connection: int
     number: int
     payload: bytes
     received_at: float
@@ -148,20 +166,85 @@ class AnswerProbe:
 class HangUp:
     """Close that connection with this WebSocket close code, after what was sent before."""
 
-    connection: HubConnection
+    connection: int
     code: int
     reason: str
+
+
+@dataclass(frozen=True)
+class FindPort:
+    """This target is to have a port of its own: find one, and hand it with this to `HubProtocol.send_on` at once."""
+
+    connection: int
+    owner: str
+    welcome: Welcome
 
 
 @dataclass(frozen=True)
 class SendOn:
     """The target goes on at this port of its own: close that connection, after what was sent before."""
 
-    connection: HubConnection
+    connection: int
     port: int
 
 
-HubAction = Send | OpenSession | AddRows | QueueDraft | Away | Back | DropSession | AnswerProbe | HangUp | SendOn
+@dataclass(frozen=True)
+class TargetJoined:
+    """Notice: a target was welcomed. `target` is what it calls itself."""
+
+    connection: int
+    target: str
+    drafter: str
+
+
+@dataclass(frozen=True)
+class SessionResumed:
+    """Notice: a session goes on at this connection."""
+
+    connection: int
+    session: int
+
+
+@dataclass(frozen=True)
+class MessageRefused:
+    """Notice: a message of this connection's target was refused. `code` is one of `codes`."""
+
+    connection: int
+    code: str
+
+
+@dataclass(frozen=True)
+class ReportReceived:
+    """Notice: this connection's target has told its sums."""
+
+    connection: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class DraftJudged:
+    """Notice: what became of the last draft of a session, level by level; see `counters.walk`. Never without steps."""
+
+    session: int
+    steps: Sequence[PathStep]
+
+
+Notice = TargetJoined | SessionResumed | MessageRefused | ReportReceived | DraftJudged
+"""Actions that ask for nothing: what the hub may want to show, or to learn from."""
+HubAction = (
+    Send
+    | OpenSession
+    | AddRows
+    | QueueDraft
+    | Away
+    | Back
+    | DropSession
+    | AnswerProbe
+    | HangUp
+    | FindPort
+    | SendOn
+    | Notice
+)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable
-from starsd_edge.protocol.codec import PROBE_INTERVAL_S, decode_from_target, encode, kind_of, noise
+from starsd_edge.protocol.codec import (
+    PROBE_INTERVAL_S,
+    ProtocolError,
+    check_ids,
+    decode_from_target,
+    encode,
+    kind_of,
+    noise,
+    printable,
+)
 from starsd_edge.protocol.codes import (
     BASE_LEN,
     CLOSE_CODES,
@@ -29,24 +37,28 @@ from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
     Away,
     Back,
+    DraftJudged,
+    FindPort,
     HangUp,
     HubAction,
     HubLimits,
+    MessageRefused,
     Offer,
     OpenSession,
     OwnPort,
     QueueDraft,
     Refusal,
+    ReportReceived,
     Send,
     SendOn,
+    SessionResumed,
+    TargetJoined,
 )
 from starsd_edge.protocol.hub_handshake import Terms, shake_hands
 from starsd_edge.protocol.hub_sessions import HubSession, Pending, SessionTable
-from starsd_edge.protocol.hub_shapes import ShapeChooser
 from starsd_edge.protocol.messages import (
     Close,
     Closed,
-    Draft,
     DraftRequest,
     Error,
     Extend,
@@ -66,11 +78,8 @@ from starsd_edge.speculation.tree import DraftShape
 
 MAX_CLOSE_REASON_BYTES = 123
 """What a WebSocket close frame has room for."""
-SESSIONS_RETRY_MS = 5_000
-"""When a target that was refused a session for want of room may ask again."""
-
-QUOTA_RETRY_MS = 5_000
-"""When a target whose key has filled its share of the queue may open the session again."""
+RETRY_MS = 5_000
+"""Milliseconds after which a target may open a session again that was refused, or ended, for want of room."""
 
 
 @dataclass
@@ -81,12 +90,10 @@ class HubState:
     offer: Callable[[Hello], Offer | Refusal]
     limits: HubLimits
     table: SessionTable
-    own_port: Callable[[str], OwnPort | Refusal] | None
-    waiting_bytes: Callable[[str], int]
-    shapes: ShapeChooser
+    has_own_ports: bool
     warm: set[str] = field(default_factory=set)
-    connections: dict[HubConnection, None] = field(default_factory=dict)
-    """Welcomed and not given up, in the order of their coming."""
+    connections: dict[int, HubConnection] = field(default_factory=dict)
+    """By number, until they are lost."""
     counters: WireCounters = field(default_factory=WireCounters)
     record: DraftRecord = field(default_factory=DraftRecord)
 
@@ -95,32 +102,36 @@ class HubConnection:
     """One target's connection.
 
     Attributes:
+        number: its number, unique while the hub lives; what actions know it by.
         owner: the authenticated key.
         terms: what HELLO settled, None before it.
         record: what became of its drafts.
         report: the last that its target sent, None before the first.
-        resumed: sessions that went on here.
-        refused: how often a message was refused, and `refusal` why the last was (a code).
     """
 
-    def __init__(self, hub: HubState, owner: str, at_own_port: bool) -> None:
+    def __init__(self, hub: HubState, number: int, owner: str, at_own_port: bool) -> None:
+        self.number = number
         self.owner = owner
         self.terms: Terms | None = None
         self.record = DraftRecord()
         self.report: Report | None = None
-        self.resumed = 0
-        self.refused = 0
-        self.refusal = ""
         self._hub = hub
-        self._own_port = None if at_own_port else hub.own_port
+        self._sends_on = hub.has_own_ports and not at_own_port
         self._over = False
         self._offences = 0
         self._probed_at: float | None = None
-        self._sessions: dict[int, HubSession] = {}
 
-    def receive(self, frame: bytes, now: float) -> list[HubAction]:
-        """Take in one binary WebSocket message; `now` in seconds on the hub's monotonic clock. Never raises for
-        anything a peer can send.
+    @property
+    def is_welcomed(self) -> bool:
+        """Whether its target was welcomed and the conversation is not over."""
+        return self.terms is not None and not self._over
+
+    def receive(self, frame: bytes, now: float, waiting_bytes: int) -> list[HubAction]:
+        """Take in one binary WebSocket message. Never raises for anything a peer can send.
+
+        Args:
+            now: seconds on the hub's monotonic clock.
+            waiting_bytes: memory of the features that this key has sent and that no drafter has taken yet.
         """
         if self._over:
             return []
@@ -134,21 +145,20 @@ class HubConnection:
             return self._hello(message)
         if self.terms is None:
             return self._no_hello(message)
-        return self._converse(message, self.terms, now)
+        return self._converse(message, self.terms, now, waiting_bytes)
 
     def lost(self, now: float) -> list[HubAction]:
         """The connection is gone; its sessions wait for a resume until the grace ends, and nobody for its requests."""
         actions = self._end()
-        for session in self._sessions.values():
-            self._hub.table.leave(session, now)
-        self._sessions.clear()
+        self._hub.table.lose(self.number, now)
+        self._hub.connections.pop(self.number, None)
         return actions
 
     def send(self, message: HubMessage) -> Send:
         """The action that sends this message here."""
         frame = encode(message)
         self._hub.counters.count_down(kind_of(message), len(frame))
-        return Send(self, frame)
+        return Send(self.number, frame)
 
     def answer_probe(self, probe: AnswerProbe, now: float, is_behind: bool) -> list[HubAction]:
         """PROBED, or a refusal where frames for this target still wait to be sent: one probe is on its way at a time.
@@ -175,12 +185,18 @@ class HubConnection:
         return [
             *actions,
             self.send(Error(code[:256], text, "connection", retry_after_ms=retry_after_ms)),
-            HangUp(self, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
+            HangUp(self.number, CLOSE_CODES.get(code, CLOSE_POLICY), reason),
         ]
 
-    def detach(self, session: HubSession) -> None:
-        """The session has ended or gone to another connection."""
-        self._sessions.pop(session.key, None)
+    def send_on(self, welcome: Welcome, place: OwnPort | Refusal) -> list[HubAction]:
+        """WELCOME with the port where the conversation goes on, after which nothing that comes here counts any more;
+        or the end of this connection where no port was found.
+        """
+        if isinstance(place, Refusal):
+            return self.give_up(place.code, place.message, place.retry_after_ms)
+        self._end()
+        there = msgspec.structs.replace(welcome, port=place.port, ticket=place.ticket)
+        return [self.send(there), SendOn(self.number, place.port)]
 
     def _hello(self, hello: Hello) -> list[HubAction]:
         if self.terms is not None:
@@ -189,14 +205,13 @@ class HubConnection:
         if isinstance(settled, Refusal):
             return self.give_up(settled.code, settled.message, settled.retry_after_ms)
         terms, welcome = settled
-        if hello.dedicated and self._own_port is not None:
-            return self._send_on(welcome, self._own_port(self.owner))
+        if hello.dedicated and self._sends_on:
+            return [FindPort(self.number, self.owner, welcome)]
         self.terms = terms
-        self._hub.connections[self] = None
         actions: list[HubAction] = [self.send(welcome)]
-        if self.terms.drafter in self._hub.warm:
-            actions.append(self.send(Ready(self.terms.drafter)))
-        return actions
+        if terms.drafter in self._hub.warm:
+            actions.append(self.send(Ready(terms.drafter)))
+        return [*actions, TargetJoined(self.number, terms.target, terms.drafter)]
 
     def _no_hello(self, message: TargetMessage) -> list[HubAction]:
         text = "HELLO has to be the first message of a connection"
@@ -204,17 +219,9 @@ class HubConnection:
             return self.give_up(OUT_OF_ORDER, text)
         self._end()  # an ERROR is never answered with one
         self._hub.counters.dropped[OUT_OF_ORDER] += 1
-        return [HangUp(self, CLOSE_POLICY, text)]
+        return [HangUp(self.number, CLOSE_POLICY, text)]
 
-    def _send_on(self, welcome: Welcome, place: OwnPort | Refusal) -> list[HubAction]:
-        """The conversation goes on elsewhere: nothing that comes here counts any more."""
-        if isinstance(place, Refusal):
-            return self.give_up(place.code, place.message, place.retry_after_ms)
-        self._end()
-        there = msgspec.structs.replace(welcome, port=place.port, ticket=place.ticket)
-        return [self.send(there), SendOn(self, place.port)]
-
-    def _converse(self, message: TargetMessage, terms: Terms, now: float) -> list[HubAction]:
+    def _converse(self, message: TargetMessage, terms: Terms, now: float, waiting_bytes: int) -> list[HubAction]:
         if isinstance(message, Open):
             try:
                 return self._open(message, terms, now)
@@ -226,7 +233,7 @@ class HubConnection:
             return self._peer_error(message)
         if isinstance(message, Report):
             self.report = message
-            return []
+            return [ReportReceived(self.number, message)]
         if isinstance(message, Probe):
             return self._probe(message, now)
         if isinstance(message, Extend | DraftRequest):
@@ -237,7 +244,7 @@ class HubConnection:
                     ProtocolError(UNKNOWN_SESSION, "no such session; open it anew"), tag=message.tag, epoch=epoch
                 )
             try:
-                return self._rows(session, message, now)
+                return self._rows(session, message, now, waiting_bytes)
             except ProtocolError as error:
                 return self._refuse(error, tag=message.tag, epoch=epoch)
         raise AssertionError(f"unhandled {kind_of(message)}")
@@ -246,7 +253,7 @@ class HubConnection:
         if self._probed_at is not None and now - self._probed_at < PROBE_INTERVAL_S:
             return self._refuse_probe(f"the hub takes one in {PROBE_INTERVAL_S * 1e3:.0f} ms")
         self._probed_at = now
-        return [AnswerProbe(self, message.number, noise(message.number, message.want_bytes), now)]
+        return [AnswerProbe(self.number, message.number, noise(message.number, message.want_bytes), now)]
 
     def _refuse_probe(self, why: str) -> list[HubAction]:
         retry_after_ms = round(PROBE_INTERVAL_S * 1e3)
@@ -264,14 +271,14 @@ class HubConnection:
             raise ProtocolError(
                 MALFORMED, f"row {message.first_row} lies beyond a context of {terms.max_context} tokens", "session"
             )
-        opened = next((held for held in self._sessions.values() if held.ref == message.ref), None)
+        opened = next((held for held in self._hub.table.at(self.number) if held.ref == message.ref), None)
         if opened is not None:
             if (opened.first_row, opened.t_first) != (message.first_row, message.t_first):
                 raise ProtocolError(OUT_OF_ORDER, f"ref {message.ref} already names another session", "session")
             return [self.send(Opened(message.ref, opened.tag, opened.rows))]
         actions = self._make_room()
         session = self._hub.table.create(self.owner, terms, message.first_row, message.t_first)
-        self._attach(session, message.ref)
+        self._hub.table.attach(session, self.number, message.ref)
         return [
             *actions,
             OpenSession(session.key, terms.drafter, session.first_row, session.t_first),
@@ -285,20 +292,13 @@ class HubConnection:
             return []
         away = table.longest_away()
         if away is None:
-            raise ProtocolError(
-                TOO_MANY_SESSIONS,
-                f"the hub holds {limits.max_sessions} sessions, all it may",
-                "session",
-                SESSIONS_RETRY_MS,
-            )
-        return [self._hub.table.remove(away)]
+            raise _full("the hub", limits.max_sessions)
+        return [table.remove(away)]
 
     def _check_own_room(self) -> None:
         limit = self._hub.limits.max_sessions_per_connection
-        if len(self._sessions) >= limit:
-            raise ProtocolError(
-                TOO_MANY_SESSIONS, f"this connection holds {limit} sessions, all it may", "session", SESSIONS_RETRY_MS
-            )
+        if len(self._hub.table.at(self.number)) >= limit:
+            raise _full("this connection", limit)
 
     def _resume(self, message: Open, tag: bytes, terms: Terms, now: float) -> list[HubAction]:
         session = self._hub.table.owned(tag, self.owner)
@@ -307,20 +307,21 @@ class HubConnection:
         if (session.first_row, session.t_first) != (message.first_row, message.t_first):
             raise ProtocolError(UNKNOWN_SESSION, "the session to resume began otherwise; open it anew", "session")
         actions: list[HubAction] = []
-        if session.connection is not self:
+        if session.connection != self.number:
             self._check_own_room()
             if session.connection is not None:
-                session.connection.detach(session)
                 actions += _leave_behind(session)
             actions.append(Back(session.key))
-        self._attach(session, message.ref)
-        self.resumed += 1
-        return [*actions, self.send(Opened(message.ref, session.tag, session.rows))]
+        self._hub.table.attach(session, self.number, message.ref)
+        opened = self.send(Opened(message.ref, session.tag, session.rows))
+        return [*actions, opened, SessionResumed(self.number, session.key)]
 
     def _expired(self, session: HubSession, now: float) -> bool:
         return session.connection is None and now - session.away_since > self._hub.limits.resume_grace_s
 
-    def _rows(self, session: HubSession, message: Extend | DraftRequest, now: float) -> list[HubAction]:
+    def _rows(
+        self, session: HubSession, message: Extend | DraftRequest, now: float, waiting_bytes: int
+    ) -> list[HubAction]:
         terms = session.terms
         check_ids(message.ids, terms.vocab_size)
         features = read_features(message.features, len(message.ids), terms.feature_width, terms.feature_codec)
@@ -328,7 +329,7 @@ class HubConnection:
             session.interrupt()
             return [self.send(Resync(session.tag, session.rows))] if session.wants_resync(now) else []
         if features is not None:
-            self._check_room_for(features.nbytes)
+            self._check_room_for(waiting_bytes + features.nbytes)
         new = session.take_rows(message.first_row, message.ids, features)
         actions: list[HubAction] = [] if new is None else [AddRows(new, self.owner)]
         if isinstance(message, DraftRequest):
@@ -337,14 +338,14 @@ class HubConnection:
             session.interrupt()
         return actions
 
-    def _check_room_for(self, new_bytes: int) -> None:
+    def _check_room_for(self, feature_bytes: int) -> None:
         limit = self._hub.limits.max_waiting_bytes
-        if self._hub.waiting_bytes(self.owner) + new_bytes > limit:
+        if feature_bytes > limit:
             raise ProtocolError(
                 QUOTA,
                 f"features that wait for the drafter take all of the {limit >> 20} MiB that one key may fill",
                 "session",
-                QUOTA_RETRY_MS,
+                RETRY_MS,
             )
 
     def _request(self, session: HubSession, message: DraftRequest, now: float) -> list[HubAction]:
@@ -361,30 +362,25 @@ class HubConnection:
             text = f"base_len is {message.base_len}, but with the rows of this request the session has {session.rows}"
             return self._refuse(ProtocolError(BASE_LEN, text), tag=message.tag, epoch=message.epoch)
         asked = DraftShape(message.max_nodes, message.max_depth, message.branching)
-        self._judge(session)
+        judged = self._judge(session)
         shape = session.terms.clamp(asked, message.base_len)
-        if shape.max_nodes and shape.max_depth:
-            shape = self._hub.shapes.choose(session.key, self, message.base_len, shape)
         returned_s = session.returned(now)
         session.add_request(message.epoch, Pending(message.base_len, shape, now))
-        if shape.max_nodes == 0 or shape.max_depth == 0:
-            session.settle_request(message.epoch, message.base_len)
-            session.answered = Draft(session.tag, message.epoch, message.base_len, [], [], 0, 0, 0)
-            session.turned_down = True
-            return [self.send(session.answered)]
+        if shape.is_empty:
+            return [*judged, self.send(session.turn_down(message.epoch, message.base_len))]
         target_s = message.target_us / 1e6
-        return [QueueDraft(session.key, message.epoch, message.base_len, shape, now, self.owner, returned_s, target_s)]
+        queued = QueueDraft(session.key, message.epoch, message.base_len, shape, now, self.owner, returned_s, target_s)
+        return [*judged, queued]
 
-    def _judge(self, session: HubSession) -> None:
-        """The rows since the last tree tell how much of it came true."""
+    def _judge(self, session: HubSession) -> list[DraftJudged]:
+        """The rows since the last tree tell how much of it was accepted."""
         draft = session.answered
         if draft is None or session.turned_down:
-            return
+            return []
         steps = walk(draft, session.rows_from(draft.base_len, len(draft.ids)))
         for record in (self.record, self._hub.record):
             record.judge(steps)
-        if steps:
-            self._hub.shapes.judged(session.key, steps)
+        return [DraftJudged(session.key, steps)] if steps else []
 
     def _close(self, message: Close) -> list[HubAction]:
         session = self._hub.table.owned(message.tag, self.owner)
@@ -395,7 +391,7 @@ class HubConnection:
     def _peer_error(self, message: Error) -> list[HubAction]:
         """An ERROR is never answered with one."""
         if message.scope == "connection":
-            return [*self._end(), HangUp(self, CLOSE_POLICY, "the target gave this connection up")]
+            return [*self._end(), HangUp(self.number, CLOSE_POLICY, "the target gave this connection up")]
         session = self._session(message.tag) if message.tag is not None else None
         if message.scope == "session" and session is not None:
             return [self._hub.table.remove(session)]
@@ -405,20 +401,13 @@ class HubConnection:
     def _session(self, tag: bytes) -> HubSession | None:
         """The session of that tag if it is at this connection."""
         session = self._hub.table.owned(tag, self.owner)
-        return session if session is not None and session.connection is self else None
-
-    def _attach(self, session: HubSession, ref: int) -> None:
-        session.attach(self, ref)
-        self._hub.table.come_back(session)
-        self._sessions[session.key] = session
+        return session if session is not None and session.connection == self.number else None
 
     def _refuse(
         self, error: ProtocolError, tag: bytes | None = None, epoch: int = 0, ref: int | None = None
     ) -> list[HubAction]:
         """ERROR for one frame or session; a session that it names ends. Too many offences end the connection."""
         self._hub.counters.dropped[error.code] += 1
-        self.refused += 1
-        self.refusal = error.code
         self._offences += error.code in OFFENCES
         actions: list[HubAction] = []
         session = self._session(tag) if tag is not None and ref is None else None
@@ -433,15 +422,18 @@ class HubConnection:
             actions += self.give_up(
                 error.code, f"{self._offences} faulty messages on one connection, the last: {error.message}"
             )
-        return actions
+        return [*actions, MessageRefused(self.number, error.code)]
 
     def _end(self) -> list[HubAction]:
         """Nothing that comes here counts any more, and nobody waits here for what was asked."""
-        self._hub.connections.pop(self, None)
         if self._over:
             return []
         self._over = True
-        return [action for session in self._sessions.values() for action in _leave_behind(session)]
+        return [action for session in self._hub.table.at(self.number) for action in _leave_behind(session)]
+
+
+def _full(whose: str, limit: int) -> ProtocolError:
+    return ProtocolError(TOO_MANY_SESSIONS, f"{whose} holds {limit} sessions, all it may", "session", RETRY_MS)
 
 
 def _leave_behind(session: HubSession) -> list[HubAction]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.codec import printable
 from starsd_edge.protocol.codes import CODEC, VERSION
 from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.hub_actions import HubLimits, Offer, Refusal

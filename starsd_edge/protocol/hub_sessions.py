@@ -9,21 +9,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.checks import ProtocolError
+from starsd_edge.protocol.codec import ProtocolError
 from starsd_edge.protocol.codes import CONTEXT_FULL, MALFORMED, ROW_CONFLICT
 from starsd_edge.protocol.hub_actions import DropSession, SessionView
 from starsd_edge.protocol.hub_handshake import Terms
 from starsd_edge.protocol.messages import Draft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
-
-if TYPE_CHECKING:
-    from starsd_edge.protocol.hub_connection import HubConnection
 
 MAX_PENDING = 16
 """Requests of one session whose draft may still come: the one in the drafter and those that superseded it while it
@@ -33,9 +29,9 @@ RESYNC_REPEAT_S = 1.0
 """Every frame behind a gap meets the same gap; one RESYNC answers them all unless nothing comes of it for this long."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pending:
-    """A request whose draft may still come."""
+    """A request whose draft may still come, and the shape that it is cut to."""
 
     base_len: int
     shape: DraftShape
@@ -48,11 +44,11 @@ class HubSession:
     Attributes:
         key: number of the session, unique while the hub lives; what the drafter knows it by.
         owner: the authenticated key it belongs to.
-        connection: where its drafts go; None while its target is away.
+        connection: number of the connection that its drafts go to; None while its target is away.
         ref: the target's number for the OPEN that brought it to this connection.
         epoch: highest request seen.
         answered: the DRAFT of `epoch`, once it is there.
-        turned_down: that is empty because no drafter was to be asked; it says nothing about drafts.
+        turned_down: `answered` is empty because no drafter was asked, so it says nothing about acceptance.
     """
 
     def __init__(self, key: int, tag: bytes, owner: str, terms: Terms, first_row: int, t_first: int) -> None:
@@ -62,7 +58,7 @@ class HubSession:
         self.terms = terms
         self.first_row = first_row
         self.t_first = t_first
-        self.connection: HubConnection | None = None
+        self.connection: int | None = None
         self.ref = 0
         self.away_since = 0.0
         self.epoch = 0
@@ -121,7 +117,7 @@ class HubSession:
         return self._ids[start : start + most].tolist()
 
     def wants_resync(self, now: float) -> bool:
-        """Whether this gap is news: notes that it was told of now."""
+        """Whether the target is to be told of the present gap now; if so, it counts as told."""
         if self._resync_asked is not None:
             rows, asked_at = self._resync_asked
             if rows == self.rows and now - asked_at < RESYNC_REPEAT_S:
@@ -138,7 +134,7 @@ class HubSession:
         """Nobody waits any more for what was asked, but the tree that is being made may still be of use."""
         self._void_epoch = self.epoch
 
-    def attach(self, connection: HubConnection, ref: int) -> None:
+    def attach(self, connection: int, ref: int) -> None:
         """Its drafts go to this connection from now on."""
         self.connection = connection
         self.ref = ref
@@ -150,7 +146,7 @@ class HubSession:
         self._drafted_at = now
 
     def interrupt(self) -> None:
-        """What comes next is no round's request: a prompt or a resync came between, or another connection."""
+        """The next request ends no round: a prompt, a resync or a change of the connection came between."""
         self._drafted_at = None
 
     def returned(self, now: float) -> float | None:
@@ -167,6 +163,19 @@ class HubSession:
         self._pending[epoch] = pending
         if len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]
+
+    def narrow_request(self, epoch: int, shape: DraftShape) -> None:
+        """The draft of this request, if it is still to come, will be cut to this shape."""
+        pending = self._pending.get(epoch)
+        if pending is not None:
+            pending.shape = shape
+
+    def turn_down(self, epoch: int, base_len: int) -> Draft:
+        """The empty DRAFT of a request for which no drafter is asked."""
+        self.settle_request(epoch, base_len)
+        self.answered = Draft(self.tag, epoch, base_len, [], [], 0, 0, 0)
+        self.turned_down = True
+        return self.answered
 
     def settle_request(self, epoch: int, base_len: int) -> Pending | None:
         """The request that a draft answers, None when nobody waits for it any more; older ones are settled with it."""
@@ -185,13 +194,16 @@ class HubSession:
 
 
 class SessionTable:
-    """All sessions of a hub: by key, by tag, and those whose target is away in the order in which they lost it."""
+    """All sessions of a hub: by key, by tag, by connection, and those whose target is away in the order in which they
+    lost it.
+    """
 
     def __init__(self, new_tag: Callable[[], bytes]) -> None:
         self._new_tag = new_tag
         self._next_key = 1
         self._by_key: dict[int, HubSession] = {}
         self._by_tag: dict[bytes, HubSession] = {}
+        self._at: dict[int, dict[int, HubSession]] = {}
         self._away: dict[int, HubSession] = {}
 
     def __len__(self) -> int:
@@ -216,22 +228,37 @@ class SessionTable:
 
     def remove(self, session: HubSession) -> DropSession:
         """Forget a session; the action that tells the drafter."""
-        if session.connection is not None:
-            session.connection.detach(session)
+        self._detach(session)
         del self._by_key[session.key]
         del self._by_tag[session.tag]
         self._away.pop(session.key, None)
         return DropSession(session.key)
 
-    def leave(self, session: HubSession, now: float) -> None:
-        """Its connection is gone."""
-        session.connection = None
-        session.away_since = now
-        self._away[session.key] = session
+    def at(self, connection: int) -> list[HubSession]:
+        """The sessions at this connection, in the order in which they came to it."""
+        return list(self._at.get(connection, {}).values())
 
-    def come_back(self, session: HubSession) -> None:
-        """It has a connection again."""
-        self._away.pop(session.key, None)
+    def attach(self, session: HubSession, connection: int, ref: int) -> None:
+        """A session is at this connection from now on, whether it was at another or at none; `ref` of its OPEN."""
+        if session.connection != connection:
+            self._detach(session)
+            self._away.pop(session.key, None)
+            self._at.setdefault(connection, {})[session.key] = session
+        session.attach(connection, ref)
+
+    def lose(self, connection: int, now: float) -> None:
+        """This connection is gone: its sessions have none."""
+        for session in self._at.pop(connection, {}).values():
+            session.connection = None
+            session.away_since = now
+            self._away[session.key] = session
+
+    def _detach(self, session: HubSession) -> None:
+        if session.connection is not None:
+            there = self._at[session.connection]
+            del there[session.key]
+            if not there:
+                del self._at[session.connection]
 
     def longest_away(self) -> HubSession | None:
         """The session whose target has been away for longest."""

@@ -8,6 +8,7 @@ drafting thread's results come back through `answer`. Not thread-safe: everythin
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from starsd_edge.protocol.codes import DRAFTER_FAILED
 from starsd_edge.protocol.counters import DraftRecord, WireCounters
@@ -16,44 +17,57 @@ from starsd_edge.protocol.hub_actions import (
     AnswerProbe,
     Away,
     Back,
+    DraftJudged,
     DropSession,
+    FindPort,
     HangUp,
     HubAction,
     HubLimits,
+    MessageRefused,
+    Notice,
     Offer,
     OpenSession,
     OwnPort,
     QueueDraft,
     Refusal,
+    ReportReceived,
     Send,
     SendOn,
+    SessionResumed,
     SessionView,
+    TargetJoined,
 )
 from starsd_edge.protocol.hub_connection import HubConnection, HubState
-from starsd_edge.protocol.hub_sessions import SessionTable
-from starsd_edge.protocol.hub_shapes import AsAsked, ShapeChooser
+from starsd_edge.protocol.hub_sessions import HubSession, SessionTable
 from starsd_edge.protocol.messages import Draft, Error, Hello, Ready
-from starsd_edge.speculation.tree import DraftTree
+from starsd_edge.speculation.tree import DraftShape, DraftTree
 
 __all__ = [
     "AddRows",
     "AnswerProbe",
     "Away",
     "Back",
+    "DraftJudged",
     "DropSession",
+    "FindPort",
     "HangUp",
     "HubAction",
     "HubConnection",
     "HubLimits",
     "HubProtocol",
+    "MessageRefused",
+    "Notice",
     "Offer",
     "OpenSession",
     "OwnPort",
     "QueueDraft",
     "Refusal",
+    "ReportReceived",
     "Send",
     "SendOn",
+    "SessionResumed",
     "SessionView",
+    "TargetJoined",
 ]
 
 
@@ -66,21 +80,16 @@ class HubProtocol:
         offer: Callable[[Hello], Offer | Refusal],
         limits: HubLimits,
         new_tag: Callable[[], bytes],
-        own_port: Callable[[str], OwnPort | Refusal] | None = None,
-        waiting_bytes: Callable[[str], int] = lambda owner: 0,
-        shapes: ShapeChooser | None = None,
+        has_own_ports: bool = False,
     ) -> None:
         """Args:
         hub_id: instance id, new at every start.
         offer: chooses a drafter for a HELLO.
         new_tag: 128 secret random bits.
-        own_port: finds a port of its own for a target with this key; None: all targets stay where they come in.
-        waiting_bytes: memory of the features that were fed for this key and that no drafter has taken yet.
-        shapes: decides how large drafts are; None: as targets ask.
+        has_own_ports: targets that know of it are sent on to ports of their own.
         """
-        self._state = HubState(
-            hub_id, offer, limits, SessionTable(new_tag), own_port, waiting_bytes, shapes or AsAsked()
-        )
+        self._state = HubState(hub_id, offer, limits, SessionTable(new_tag), has_own_ports)
+        self._last_number = 0
 
     @property
     def counters(self) -> WireCounters:
@@ -89,7 +98,10 @@ class HubProtocol:
 
     def connect(self, owner: str, at_own_port: bool = False) -> HubConnection:
         """A connection whose authenticated key is `owner`, here or at the port that its target was sent to."""
-        return HubConnection(self._state, owner, at_own_port)
+        self._last_number += 1
+        connection = HubConnection(self._state, self._last_number, owner, at_own_port)
+        self._state.connections[connection.number] = connection
+        return connection
 
     @property
     def record(self) -> DraftRecord:
@@ -99,7 +111,36 @@ class HubProtocol:
     def connection_of(self, session: int) -> HubConnection | None:
         """Where the drafts of this session go; None when it is gone or its target away."""
         held = self._state.table.by_key(session)
-        return None if held is None else held.connection
+        return None if held is None else self._connection_of(held)
+
+    def answer_probe(self, probe: AnswerProbe, now: float, is_behind: bool) -> list[HubAction]:
+        """See `HubConnection.answer_probe`; nothing where the connection is gone."""
+        connection = self._state.connections.get(probe.connection)
+        return [] if connection is None else connection.answer_probe(probe, now, is_behind)
+
+    def send_on(self, wanted: FindPort, place: OwnPort | Refusal) -> list[HubAction]:
+        """See `HubConnection.send_on`; nothing where the connection is gone."""
+        connection = self._state.connections.get(wanted.connection)
+        return [] if connection is None else connection.send_on(wanted.welcome, place)
+
+    def narrow(self, queued: QueueDraft, shape: DraftShape) -> QueueDraft:
+        """This request, which was just handed out, with the smaller shape that the hub has chosen: to that its draft
+        will be cut.
+        """
+        if shape == queued.shape:
+            return queued
+        held = self._state.table.by_key(queued.session)
+        if held is not None:
+            held.narrow_request(queued.epoch, shape)
+        return replace(queued, shape=shape)
+
+    def turn_down(self, queued: QueueDraft) -> list[HubAction]:
+        """No drafter is to be asked for this request, which was just handed out: an empty DRAFT."""
+        held = self._state.table.by_key(queued.session)
+        connection = None if held is None else self._connection_of(held)
+        if held is None or connection is None or held.epoch != queued.epoch:
+            return []
+        return [connection.send(held.turn_down(queued.epoch, queued.base_len))]
 
     def sessions(self) -> list[SessionView]:
         """All sessions for the monitor, oldest first."""
@@ -133,11 +174,12 @@ class HubProtocol:
         if epoch == held.epoch:
             held.answered = draft
             held.drafted(now)
-        if held.connection is None:
+        connection = self._connection_of(held)
+        if connection is None:
             return []
-        for record in (held.connection.record, self._state.record):
+        for record in (connection.record, self._state.record):
             record.drafted(len(tree), queue_us)
-        return [held.connection.send(draft)]
+        return [connection.send(draft)]
 
     def failed(self, session: int, epoch: int, message: str) -> list[HubAction]:
         """The drafter could not draft for this session: ERROR(scope = session) and the session ends; the others go
@@ -146,7 +188,7 @@ class HubProtocol:
         held = self._state.table.by_key(session)
         if held is None:
             return []
-        connection = held.connection
+        connection = self._connection_of(held)
         actions: list[HubAction] = [self._state.table.remove(held)]
         if connection is not None:
             actions.append(connection.send(Error(DRAFTER_FAILED, message[:1024], "session", held.tag, epoch)))
@@ -159,20 +201,15 @@ class HubProtocol:
         if drafter in self._state.warm:
             return []
         self._state.warm.add(drafter)
-        return [
-            connection.send(Ready(drafter))
-            for connection in self._state.connections
-            if connection.terms is not None and connection.terms.drafter == drafter
-        ]
+        return [connection.send(Ready(drafter)) for connection in self._welcomed(drafter)]
 
     def broken(self, drafter: str, why: str) -> list[HubAction]:
         """A drafter turned out to draft for nobody: its sessions end, and every connection that was offered it, so that
         its target asks again and is offered another.
         """
         actions: list[HubAction] = [self._state.table.remove(held) for held in self._state.table.of_drafter(drafter)]
-        for connection in list(self._state.connections):
-            if connection.terms is not None and connection.terms.drafter == drafter:
-                actions += connection.give_up(DRAFTER_FAILED, f"the {drafter} drafter is out of use: {why}")
+        for connection in self._welcomed(drafter):
+            actions += connection.give_up(DRAFTER_FAILED, f"the {drafter} drafter is out of use: {why}")
         return actions
 
     def expire(self, now: float) -> list[HubAction]:
@@ -183,3 +220,14 @@ class HubProtocol:
             actions.append(self._state.table.remove(away))
             away = self._state.table.longest_away()
         return actions
+
+    def _connection_of(self, session: HubSession) -> HubConnection | None:
+        return None if session.connection is None else self._state.connections[session.connection]
+
+    def _welcomed(self, drafter: str) -> list[HubConnection]:
+        """Connections that were offered this drafter and that are not given up."""
+        return [
+            connection
+            for connection in self._state.connections.values()
+            if connection.is_welcomed and connection.terms is not None and connection.terms.drafter == drafter
+        ]

@@ -12,9 +12,11 @@ from typing import Protocol
 SILENT_HEARTBEATS = 2
 """Heartbeats without a byte after which a connection is dead."""
 UNSENT_BYTES = 16 << 10
-"""For TCP_NOTSENT_LOWAT: the kernel takes in no more beyond what is on its way, so what waits is seen to move."""
+"""Bytes for the socket option TCP_NOTSENT_LOWAT: the kernel takes in no more than these beyond what is on its way, so
+that what waits is seen to move.
+"""
 _LOOKS = 8
-"""Looks at a connection within its shorter limit."""
+"""How often a connection is looked at within the shorter of its two limits."""
 
 
 class Transport(Protocol):

@@ -2,7 +2,7 @@
 
 MessagePack arrays, one tagged union per direction, always decoded typed. Fields are only ever appended, with a
 default: an older peer ignores what it does not know and a newer one fills it in. Sizes and ranges that a type can
-state are stated here; `checks` does the rest before use.
+state are stated here; `codec` checks the rest before use.
 
 Rows: a session with committed tokens t_0..t_{n-1} and root t_n has n rows; row i is the token t_{i+1} and, where the
 drafter wants it, the feature f_i that the target computed at position i. t_0 travels in OPEN.
@@ -19,6 +19,10 @@ WIRE_VERSION = 1
 SUBPROTOCOL = "starsd.v1"
 TICKET_HEADER = "Starsd-Ticket"
 """HTTP header of the handshake at a port of the target's own: the ticket of WELCOME."""
+HUB_HEADER = "Starsd-Hub"
+"""HTTP header of a hub's pages and of nothing else: by it a hub is known to those who have no token."""
+DEFAULT_PORT = 8317
+"""Port of an address that names none, with and without TLS."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Largest WebSocket message either side accepts."""

@@ -31,10 +31,10 @@ class NewRows:
 
 
 _ID_BYTES = 5
-"""Of a token id, at most."""
+"""Most bytes that a token id takes on the wire."""
 FIRST_CAPACITY = 256
-"""Feature rows made room for at first; doubled whenever they are full, so that a row is copied a constant number of
-times.
+"""Rows of features that there is room for at first. The room is doubled whenever it is full, so that a row is copied a
+constant number of times.
 """
 
 
@@ -81,7 +81,7 @@ class SentRows:
         return min(stop, start + (min(MAX_ROWS, max(1, most_bytes // size)) if size else MAX_ROWS))
 
     def sent_bytes(self, rows: int, codec: str) -> int:
-        """About as many bytes as so many rows take on their way."""
+        """About how many bytes this many rows take on the wire."""
         return rows * (row_bytes(codec, self._width) + _ID_BYTES)
 
     def ids(self, start: int, stop: int) -> list[int]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from starsd_edge.protocol.messages import Welcome
-from starsd_edge.speculation.tree import DraftTree
-
-if TYPE_CHECKING:
-    from starsd_edge.protocol.target_session import TargetSession
+from starsd_edge.protocol.target_session import DraftArrived, TargetSession
 
 
 @dataclass(frozen=True)
@@ -42,29 +38,6 @@ class SessionOpened:
     """A session may ask for drafts now (again, after a reconnect): requests made before are void."""
 
     session: TargetSession
-
-
-@dataclass(frozen=True)
-class DraftArrived:
-    """A checked tree hanging from the root at `base_len` of this session, perhaps late: the caller rebases it.
-
-    Attributes:
-        round_trip_us: from sending the request to receiving the draft, on the target's clock.
-        hub_us: of that, the time on the hub; the rest is the link.
-        frame_bytes: size of the DRAFT on the wire.
-        clamped_rows: rows of the session so far with features that were not finite and went up clamped.
-    """
-
-    session: TargetSession
-    epoch: int
-    base_len: int
-    tree: DraftTree
-    round_trip_us: int
-    hub_us: int
-    queue_us: int
-    service_us: int
-    frame_bytes: int
-    clamped_rows: int = 0
 
 
 @dataclass(frozen=True)

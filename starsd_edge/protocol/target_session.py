@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.protocol.checks import ProtocolError, read_tree
+from starsd_edge.protocol.codec import ProtocolError, read_tree
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.features import NO_FEATURES
 from starsd_edge.protocol.messages import Draft, DraftRequest, Extend, Open, Opened, Welcome
 from starsd_edge.protocol.rows import SentRows
-from starsd_edge.protocol.target_events import DraftArrived
 from starsd_edge.protocol.target_link import TargetLink
-from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.speculation.tree import DraftShape, DraftTree
 
 MAX_ASKED = 16
 """Requests of one session whose draft is still taken; as many as the hub remembers."""
@@ -41,13 +40,13 @@ class TargetSession:
     """One sequence as the hub is told of it.
 
     Attributes:
+        number: its number, unique while the target lives.
         tag: its name at the hub; kept while the hub is away, for the resume.
-        over: the target has closed it.
     """
 
-    def __init__(self, link: TargetLink, prompt: Sequence[int], sampling_kind: str) -> None:
+    def __init__(self, number: int, link: TargetLink, prompt: Sequence[int], sampling_kind: str) -> None:
+        self.number = number
         self.tag: bytes | None = None
-        self.over = False
         self._link = link
         self._prompt = tuple(prompt)
         self._first_row = 0
@@ -127,7 +126,7 @@ class TargetSession:
         if self.tag is None and self._link.draft_window is not None:
             self._first_row = max(0, max(self.rows, len(self._prompt)) - self._link.draft_window)
         ref = self._link.next_ref()
-        self._link.refs[ref] = self
+        self._link.refs[ref] = self.number
         self._retry_at = None
         first = self._first_row
         t_first = self._prompt[first] if first < len(self._prompt) else self._store.ids(first - 1, first)[0]
@@ -172,7 +171,6 @@ class TargetSession:
 
     def close(self) -> None:
         """The target is done with it."""
-        self.over = True
         self._opened = False
         self._retry_at = None
         self._queued = None
@@ -315,3 +313,26 @@ class TargetSession:
     def _reopen_if_due(self) -> None:
         if self._link.welcome is not None and self._retry_at is not None and self._link.clock() >= self._retry_at:
             self.open()
+
+
+@dataclass(frozen=True)
+class DraftArrived:
+    """A checked tree hanging from the root at `base_len` of this session, perhaps late: the caller rebases it.
+
+    Attributes:
+        round_trip_us: from sending the request to receiving the draft, on the target's clock.
+        hub_us: of that, the time on the hub; the rest is the link.
+        frame_bytes: size of the DRAFT on the wire.
+        clamped_rows: rows of the session so far with features that were not finite and went up clamped.
+    """
+
+    session: TargetSession
+    epoch: int
+    base_len: int
+    tree: DraftTree
+    round_trip_us: int
+    hub_us: int
+    queue_us: int
+    service_us: int
+    frame_bytes: int
+    clamped_rows: int = 0

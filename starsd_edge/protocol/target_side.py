@@ -12,8 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from starsd_edge.protocol.checks import ProtocolError, printable
-from starsd_edge.protocol.codec import decode_from_hub, kind_of, noise
+from starsd_edge.protocol.codec import ProtocolError, decode_from_hub, kind_of, noise, printable
 from starsd_edge.protocol.codes import (
     CODEC,
     FINAL,
@@ -43,7 +42,6 @@ from starsd_edge.protocol.messages import (
     Welcome,
 )
 from starsd_edge.protocol.target_events import (
-    DraftArrived,
     HubReady,
     ProbeAnswered,
     ProbeRefused,
@@ -55,9 +53,8 @@ from starsd_edge.protocol.target_events import (
     TargetEvent,
     Welcomed,
 )
-from starsd_edge.protocol.target_link import TargetLink
-from starsd_edge.protocol.target_session import TargetSession
-from starsd_edge.protocol.up_rate import UpRate
+from starsd_edge.protocol.target_link import TargetLink, UpRate
+from starsd_edge.protocol.target_session import DraftArrived, TargetSession
 
 __all__ = [
     "DraftArrived",
@@ -76,9 +73,9 @@ __all__ = [
 ]
 
 FAULTY_HUB_RETRY_S = 30.0
-"""Pause after a hub that sent too many faulty messages."""
+"""Seconds before a target connects again to a hub that sent too many faulty messages."""
 MAX_RETRY_S = 600.0
-"""Longest pause that a hub's retry_after_ms is believed."""
+"""Most seconds that a target waits, however long the hub's retry_after_ms is."""
 
 
 class _Phase(Enum):
@@ -129,7 +126,11 @@ class TargetProtocol:
         self._at_own_port = False
         self._hub_id: str | None = None
         self._offences = 0
-        self._sessions: dict[TargetSession, None] = {}
+        self._sessions: dict[int, TargetSession] = {}
+        """By number, in the order in which their rows go out next."""
+        self._last_number = 0
+        self._tags: dict[bytes, TargetSession] = {}
+        """Sessions that are open on this connection, by tag."""
         self._closing: dict[bytes, None] = {}
         self._probing: _Probing | None = None
         self._probes = 0
@@ -188,27 +189,27 @@ class TargetProtocol:
         """The hub has the first `written` bytes of this connection: rows that waited for room go out."""
         if self._link.up_rate is not None:
             self._link.up_rate.arrived(written, self._link.clock())
-        going = list(self._sessions)
+        going = list(self._sessions.values())
         while going:
             going = [session for session in going if session.pump()]
             for session in going:  # whose turn comes last: no session waits for all the rows of another
-                self._sessions[session] = self._sessions.pop(session)
+                self._sessions[session.number] = self._sessions.pop(session.number)
 
     def open_session(self, prompt: Sequence[int], sampling_kind: str) -> TargetSession:
         """Begin the session of a text that begins with this prompt (at least its first token); OPEN goes out now or
         when welcomed. No row is known yet: those of the prompt are appended as they are computed.
         """
-        session = TargetSession(self._link, prompt, sampling_kind)
-        self._sessions[session] = None
+        self._last_number += 1
+        session = TargetSession(self._last_number, self._link, prompt, sampling_kind)
+        self._sessions[session.number] = session
         if self._phase is _Phase.WELCOMED:
             session.open()
         return session
 
     def close_session(self, session: TargetSession) -> None:
         """End it: CLOSE goes out if the hub knows it; late drafts for it are dropped. Harmless when repeated."""
-        if session not in self._sessions:
+        if self._sessions.pop(session.number, None) is None:
             return
-        del self._sessions[session]
         session.close()
         if session.tag is not None:
             self._close_tag(session.tag)
@@ -268,7 +269,7 @@ class TargetProtocol:
             self._closing.clear()
         for tag in self._closing:
             self._link.post(Close(tag))
-        for session in self._sessions:
+        for session in self._sessions.values():
             if restarted:
                 session.forget()
             session.open()
@@ -294,18 +295,19 @@ class TargetProtocol:
             self._drop("ready")
             return []
         self._link.ready = True
-        opened = [SessionOpened(session) for session in self._sessions if session.is_open]
+        opened = [SessionOpened(session) for session in self._sessions.values() if session.is_open]
         return [HubReady(printable(message.drafter)), *opened]
 
     def _opened(self, message: Opened) -> list[TargetEvent]:
-        session = self._link.refs.pop(message.ref, None)
-        if session is None:
+        number = self._link.refs.pop(message.ref, None)
+        if number is None:
             self._drop("late")
             return []
-        if session.over:
+        session = self._sessions.get(number)
+        if session is None:  # the target has closed it meanwhile
             self._close_tag(message.tag)
             return []
-        if message.tag in self._link.tags:
+        if message.tag in self._tags:
             return [
                 *self._offence(ProtocolError(MALFORMED, "one tag names two sessions")),
                 self._end(session, "the hub mixes up sessions"),
@@ -315,11 +317,11 @@ class TargetProtocol:
         except ProtocolError as error:
             self._close_tag(message.tag)
             return [*self._offence(error), self._end(session, error.message)]
-        self._link.tags[message.tag] = session
+        self._tags[message.tag] = session
         return [SessionOpened(session)] if session.is_open else []
 
     def _draft(self, message: Draft, frame_bytes: int) -> list[TargetEvent]:
-        session = self._link.tags.get(message.tag)
+        session = self._tags.get(message.tag)
         arrived = session.take(message, frame_bytes) if session is not None else None
         if arrived is None:
             self._drop("late")
@@ -327,7 +329,7 @@ class TargetProtocol:
         return [arrived]
 
     def _resync(self, message: Resync) -> list[TargetEvent]:
-        session = self._link.tags.get(message.tag)
+        session = self._tags.get(message.tag)
         if session is None:
             self._drop("late")
             return []
@@ -367,7 +369,7 @@ class TargetProtocol:
             return [ProbeRefused(refused, retry_after_s)]
         if message.ref is not None:
             return self._open_refused(message, message.ref, retry_after_s)
-        session = self._link.tags.get(message.tag) if message.tag is not None else None
+        session = self._tags.get(message.tag) if message.tag is not None else None
         if session is not None and (message.scope == "session" or message.code == UNKNOWN_SESSION):
             return [self._end(session, message.message, retry_after_s)]
         self._drop("peer_error")
@@ -376,15 +378,15 @@ class TargetProtocol:
     def _frame_refused(self, message: Error, session: TargetSession | None) -> list[TargetEvent]:
         """A hub that could not read a message cannot say whose it was, and it may have been anybody's request."""
         if message.tag is None:
-            pending = [(each, each.pending) for each in self._sessions]
+            pending = [(each, each.pending) for each in self._sessions.values()]
         else:
             pending = [(session, message.epoch)] if session is not None and session.refused(message.epoch) else []
         text = printable(message.message)
         return [RequestRefused(session, epoch, text) for session, epoch in pending if epoch is not None]
 
     def _open_refused(self, message: Error, ref: int, retry_after_s: float) -> list[TargetEvent]:
-        session = self._link.refs.pop(ref, None)
-        if session is None or session.over:
+        session = self._sessions.get(self._link.refs.pop(ref, 0))
+        if session is None:
             self._drop("late")
             return []
         if session.tag is not None and message.code == UNKNOWN_SESSION:
@@ -395,12 +397,12 @@ class TargetProtocol:
 
     def _end(self, session: TargetSession, message: str, retry_after_s: float = 0.0) -> SessionEnded:
         if session.tag is not None:
-            self._link.tags.pop(session.tag, None)
+            self._tags.pop(session.tag, None)
         return SessionEnded(session, printable(message), session.end(retry_after_s))
 
     def _close_tag(self, tag: bytes) -> None:
         """CLOSE now, and again after a reconnect until CLOSED comes."""
-        self._link.tags.pop(tag, None)
+        self._tags.pop(tag, None)
         self._closing[tag] = None
         if self._phase is _Phase.WELCOMED:
             self._link.post(Close(tag))
@@ -426,8 +428,8 @@ class TargetProtocol:
         self._probing = None
         self._link.outbox.clear()
         self._link.refs.clear()
-        self._link.tags.clear()
-        for session in self._sessions:
+        self._tags.clear()
+        for session in self._sessions.values():
             session.suspend()
 
     def _drop(self, reason: str) -> None:

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-from starsd_edge.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,6 @@ class Sequence(Protocol):
         """Most rows it can hold."""
 
 
-OwnSequence = TypeVar("OwnSequence")
-
-
 class Engine(Protocol):
     """A model that one thread at a time may use, for any number of sequences in turn."""
 
@@ -159,8 +154,13 @@ class Engine(Protocol):
         """
 
     def truncate(self, seq: Sequence, length: int) -> None:
-        """Forget the committed rows from `length` on: a drafter's own guesses, or what a target's next prompt does not
-        begin with. Within an answer a target never needs it.
+        """Forget the committed rows from `length` on, and what the last pass left to be committed.
+
+        A drafter forgets draft tokens that did not come true, a target what its next prompt does not begin with. Within
+        an answer a target never needs it.
+
+        Raises:
+            EngineError: fewer rows are committed.
         """
 
 
@@ -181,47 +181,3 @@ def commit_tokens(engine: Engine, seq: Sequence, ids: ListLike[int]) -> None:
         chunk = ids[start : start + engine.spec.max_chunk]
         run_chain(engine, seq, chunk, [len(chunk) - 1])
         engine.commit(seq, range(len(chunk)))
-
-
-def own_sequence(seq: Sequence, kind: type[OwnSequence]) -> OwnSequence:
-    """A sequence as the engine that is asked made it.
-
-    Raises:
-        EngineError: another one opened it.
-    """
-    if not isinstance(seq, kind):
-        raise EngineError("this sequence was opened by another engine")
-    return seq
-
-
-def require_capacity(spec: EngineSpec, capacity: int) -> None:
-    """Raises EngineError unless a sequence of `capacity` tokens fits the engine's context."""
-    if not 0 < capacity <= spec.max_context:
-        raise EngineError(f"a sequence of {capacity} tokens does not fit a context of {spec.max_context}")
-
-
-def require_rows(spec: EngineSpec, rows: int) -> None:
-    """Raises EngineError unless a pass may have so many rows."""
-    limit = max(spec.max_tree, spec.max_chunk)
-    if not 0 < rows <= limit:
-        raise EngineError(f"a pass takes 1 to {limit} tokens, not {rows}")
-
-
-def require_pending(seq: Sequence, pending: int, rows: ListLike[int]) -> None:
-    """Raises EngineError unless these are rows of the last pass, they are still to be committed, and they fit.
-
-    Args:
-        pending: rows of the last pass; 0 once it has been committed.
-    """
-    if not pending:
-        raise EngineError("nothing to commit: each forward pass can be committed once")
-    if not all(0 <= row < pending for row in rows):
-        raise EngineError(f"the last pass had {pending} rows: {list(rows)} cannot be committed")
-    if seq.length + len(rows) > seq.capacity:
-        raise EngineError(f"the sequence is full: {seq.length + len(rows)} tokens do not fit {seq.capacity}")
-
-
-def require_committed(seq: Sequence, length: int) -> None:
-    """Raises EngineError unless a sequence can be truncated to `length` tokens."""
-    if not 0 <= length <= seq.length:
-        raise EngineError(f"cannot truncate {seq.length} committed tokens to {length}")

@@ -1,4 +1,4 @@
-"""Which engine runs a bundle on which device."""
+"""Which engine runs a bundle on which device: the one place where a target and a hub open a language model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from starsd_edge.runtime.onnx_engine import OnnxEngine
-    from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+    from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine
 
 CPU, CUDA, JETSON = "cpu", "cuda", "jetson"
 DEVICES = (CPU, CUDA, JETSON)
@@ -31,29 +30,35 @@ def open_engine(
     *,
     allow_inexact: bool = False,
     spinning: bool = False,
+    kv_on_demand: bool = False,
 ) -> Engine:
-    """Load a bundle's graph on ONNX Runtime, with its KV on the host. `starsd_jetson.engines` knows engines of TensorRT
-    too, and keeps KV on a GPU.
+    """Open a bundle's engine.
+
+    "jetson" takes an engine of TensorRT. "cuda" takes one of TensorRT or TensorRT-RTX for a bundle of `--runtime
+    tensorrt`, else ONNX Runtime on the first GPU. Both keep the KV there. "cpu" takes ONNX Runtime.
 
     Args:
-        device: "cpu" or "cuda".
-        threads: threads of the runtime's pool, None for one per core.
+        device: one of `DEVICES`.
+        threads: CPU threads of ONNX Runtime's pool, None for one per core.
         allow_inexact: let a bundle with coarse weights verify trees.
         spinning: let idle pool threads spin; only for a process that has the machine to itself.
+        kv_on_demand: take a GPU's memory for KV as sequences grow, not all of it when they are opened. For many
+            sequences at once, of which few get long. A commit may then raise `GpuMemoryError`.
 
     Raises:
-        UsageError: no such device, or not for ONNX Runtime.
-        EngineError: the graph cannot be loaded, or the GPU cannot be used.
+        UsageError: no such device, or something is not installed.
+        EngineError: no driver, no engine that fits this machine, or one that cannot be opened.
     """
     check_device(device)
-    if device == JETSON:
-        raise UsageError("--device jetson runs engines of TensorRT: this command knows cpu and cuda alone")
-    file = bundle.path / bundle.manifest.graph.file
-    if device == CUDA:
-        from starsd_edge.runtime.onnx_cuda_engine import open_cuda_session
-        from starsd_edge.runtime.onnx_engine import OnnxEngine
+    if device == JETSON or (device == CUDA and bundle.manifest.graph.tensorrt is not None):
+        from starsd_edge.runtime.tensorrt.opening import open_tensorrt
 
-        return OnnxEngine(open_cuda_session(file), bundle.manifest, allow_inexact)
+        return open_tensorrt(bundle, device, allow_inexact=allow_inexact, kv_on_demand=kv_on_demand)
+    if device == CUDA:
+        from starsd_edge.runtime.onnx_cuda_engine import open_onnx_cuda
+
+        return open_onnx_cuda(bundle, allow_inexact=allow_inexact, kv_on_demand=kv_on_demand)
+    file = bundle.path / bundle.manifest.graph.file
     return open_graph(file, bundle.manifest, threads, allow_inexact=allow_inexact, spinning=spinning)
 
 
@@ -65,13 +70,12 @@ def open_graph(
     allow_inexact: bool = False,
     spinning: bool = False,
 ) -> OnnxEngine | OnnxInplaceEngine:
-    """Load a graph on ONNX Runtime, by the KV strategy that its manifest names; arguments as of `open_engine`.
+    """Load a graph on ONNX Runtime for CPUs, by the KV strategy that its manifest names; arguments as of `open_engine`.
 
     Raises:
         EngineError: the graph cannot be loaded.
     """
-    from starsd_edge.runtime.onnx_engine import OnnxEngine, open_session
-    from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+    from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine, open_session
 
     engine = OnnxInplaceEngine if manifest.graph.kv_strategy == "inplace" else OnnxEngine
     return engine(open_session(file, threads, spinning), manifest, allow_inexact)

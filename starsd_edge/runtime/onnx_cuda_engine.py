@@ -18,33 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.device.cuda_driver import cuda_devices
+from starsd_edge.device.gpus import cuda_devices
 from starsd_edge.errors import EngineError, UsageError, install_extra
-from starsd_edge.runtime.engine import (
-    EngineSpec,
-    Sequence,
-    Step,
-    own_sequence,
-    require_capacity,
-    require_committed,
-    require_pending,
-    require_rows,
-)
+from starsd_edge.runtime.cuda import Device, import_cuda
+from starsd_edge.runtime.cuda_caches import FIRST_ROWS, AppendCaches, KvShape
+from starsd_edge.runtime.engine import Step
+from starsd_edge.runtime.kv_engine import EngineSequence, KvEngine, PassRows
 from starsd_edge.runtime.onnx_engine import (
     CPU_PROVIDER,
-    PASS_OUTPUTS,
-    graph_running,
     graph_spec,
     open_session,
     pass_feeds,
+    require_strategy,
+    run_bound,
 )
-from starsd_edge.runtime.tensorrt.caches import AppendCaches, KvShape
-from starsd_edge.runtime.tensorrt.device import Device
-from starsd_edge.runtime.tensorrt.opening import import_cuda
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -139,12 +129,17 @@ def _require_provider() -> None:
 
 
 def open_onnx_cuda(
-    bundle: Bundle, *, allow_inexact: bool = False, load: Callable[[str], Any] = importlib.import_module
+    bundle: Bundle,
+    *,
+    allow_inexact: bool = False,
+    kv_on_demand: bool = False,
+    load: Callable[[str], Any] = importlib.import_module,
 ) -> OnnxCudaEngine:
     """Load a bundle's graph on the first GPU.
 
     Args:
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow; see `runtime.loading.open_engine`.
         load: imports a module by its name.
 
     Raises:
@@ -152,105 +147,68 @@ def open_onnx_cuda(
         EngineError: no driver or GPU, or ONNX Runtime does not run the graph there.
     """
     session = open_cuda_session(bundle.path / bundle.manifest.graph.file)
-    return OnnxCudaEngine(session, import_cuda("--device cuda", "cuda", load), bundle.manifest, allow_inexact)
+    cuda = import_cuda("--device cuda", "cuda", load)
+    return OnnxCudaEngine(session, cuda, bundle.manifest, allow_inexact, kv_on_demand)
 
 
 @dataclass(eq=False)
-class OnnxCudaSequence:
+class OnnxCudaSequence(EngineSequence):
     """KV of one sequence on the GPU.
 
     Attributes:
-        capacity: committed rows that it may hold.
-        pending: rows of the last pass that are still to be committed.
+        caches: where it lies.
     """
 
-    capacity: int
     caches: AppendCaches
-    length: int = 0
-    pending: int = 0
 
 
-class OnnxCudaEngine:
-    """An engine over a session on the first GPU; use it from one thread at a time."""
+class OnnxCudaEngine(KvEngine[OnnxCudaSequence]):
+    """An engine over a session on the first GPU."""
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, cuda: Any, manifest: Manifest, allow_inexact: bool = False
+        self,
+        session: onnxruntime.InferenceSession,
+        cuda: Any,
+        manifest: Manifest,
+        allow_inexact: bool = False,
+        kv_on_demand: bool = False,
     ) -> None:
         """Args:
         session: of the bundle's graph, on the GPU.
         cuda: the module `cuda.bindings.runtime`.
         manifest: the bundle's.
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow.
 
         Raises:
             EngineError: CUDA does not start, or the graph is of another kind.
         """
-        graph, model = manifest.graph, manifest.model
-        if graph.kv_strategy != "append":
-            raise EngineError(f"this engine runs graphs with the KV strategy append, not {graph.kv_strategy}")
+        model = manifest.model
+        require_strategy(manifest, "append")
+        super().__init__(graph_spec(manifest, model.max_context, allow_inexact), OnnxCudaSequence)
         self._session = session
+        self._first_rows = FIRST_ROWS if kv_on_demand else None
         self._device = Device(cuda)
-        self._dtype = np.dtype(graph.kv_dtype)
+        self._dtype = np.dtype(manifest.graph.kv_dtype)
         self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim, self._dtype.itemsize)
-        self._spec = graph_spec(manifest, model.max_context, allow_inexact)
 
-    @property
-    def spec(self) -> EngineSpec:
-        """What this engine is."""
-        return self._spec
-
-    def open(self, capacity: int) -> OnnxCudaSequence:
-        """See `Engine.open`."""
-        require_capacity(self._spec, capacity)
+    def _open(self, capacity: int) -> OnnxCudaSequence:
         most = max(self._spec.max_tree, self._spec.max_chunk)
-        caches = AppendCaches(self._device, self._kv, capacity, most)
+        caches = AppendCaches(self._device, self._kv, capacity, most, self._first_rows)
         caches.clear()
         return OnnxCudaSequence(capacity, caches)
 
-    def forward(
-        self,
-        seq: Sequence,
-        tokens: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        tree_mask: npt.NDArray[np.bool_],
-        logits_rows: ListLike[int] | None = None,
-    ) -> Step:
-        """See `Engine.forward`."""
-        seq = own_sequence(seq, OnnxCudaSequence)
-        rows = len(tokens)
-        require_rows(self._spec, rows)
-        seq.pending = 0
-        binding = self._session.io_binding()
-        for name, array in pass_feeds(tokens, positions, tree_mask, logits_rows).items():
-            binding.bind_cpu_input(name, array)
-        for name in PASS_OUTPUTS:
-            binding.bind_output(name)
-        self._bind_caches(binding, seq, rows)
+    def _run(self, seq: OnnxCudaSequence, rows: PassRows) -> Step:
+        row, addresses = (self._kv.kv_heads, self._kv.head_dim), seq.caches.addresses
+
+        def bind(binding: onnxruntime.IOBinding) -> None:
+            for name in self._kv.names("past"):
+                binding.bind_input(name, "cuda", 0, self._dtype, (seq.length, *row), addresses[name])
+            for name in self._kv.names("new"):
+                binding.bind_output(name, "cuda", 0, self._dtype, (rows.count, *row), addresses[name])
+
         self._device.synchronize()  # ONNX Runtime has a stream of its own, which knows nothing of the last commit
-        with graph_running():
-            self._session.run_with_iobinding(binding)
-        logits, features = (value.numpy() for value in binding.get_outputs()[: len(PASS_OUTPUTS)])
-        seq.pending = rows
-        return Step(logits, features)
+        return run_bound(self._session, pass_feeds(rows), bind)
 
-    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
-        """See `Engine.commit`."""
-        seq = own_sequence(seq, OnnxCudaSequence)
-        require_pending(seq, seq.pending, rows)
+    def _keep(self, seq: OnnxCudaSequence, rows: ListLike[int]) -> None:
         seq.caches.commit(seq.length, rows)
-        seq.length += len(rows)
-        seq.pending = 0
-
-    def truncate(self, seq: Sequence, length: int) -> None:
-        """See `Engine.truncate`."""
-        seq = own_sequence(seq, OnnxCudaSequence)
-        require_committed(seq, length)
-        seq.length, seq.pending = length, 0
-
-    def _bind_caches(self, binding: Any, seq: OnnxCudaSequence, rows: int) -> None:
-        row = (self._kv.kv_heads, self._kv.head_dim)
-        addresses = seq.caches.addresses
-        for name in self._kv.names("past"):
-            binding.bind_input(name, "cuda", 0, self._dtype, (seq.length, *row), addresses[name])
-        for name in self._kv.names("new"):
-            binding.bind_output(name, "cuda", 0, self._dtype, (rows, *row), addresses[name])

@@ -1,12 +1,10 @@
-"""The ONNX Runtime engine: runs a bundle's graph (`append` strategy) on the CPU.
-
-Each sequence keeps one buffer per layer for K and one for V, token-major, so that its committed rows are one
-contiguous block that goes to the session without a copy.
+"""The engines of ONNX Runtime with their KV on the host, one for each KV strategy of a graph, and the sessions that all
+engines of ONNX Runtime run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListLike
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,16 +18,8 @@ import numpy.typing as npt
 
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError, install_extra
-from starsd_edge.runtime.engine import (
-    EngineSpec,
-    Sequence,
-    Step,
-    own_sequence,
-    require_capacity,
-    require_committed,
-    require_pending,
-    require_rows,
-)
+from starsd_edge.runtime.engine import EngineSpec, Step
+from starsd_edge.runtime.kv_engine import EngineSequence, KvEngine, PassRows, require_room
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -43,8 +33,8 @@ TOP_OUTPUTS = ("top_ids", "top_logits")
 """
 
 
-@dataclass
-class OnnxSequence:
+@dataclass(eq=False)
+class OnnxSequence(EngineSequence):
     """KV rows of one sequence on the host.
 
     Attributes:
@@ -52,89 +42,150 @@ class OnnxSequence:
         new_keys, new_values: rows of the last forward pass, until they are committed or replaced.
     """
 
-    capacity: int
     keys: list[npt.NDArray[np.generic]]
     values: list[npt.NDArray[np.generic]]
-    length: int = 0
     new_keys: list[npt.NDArray[np.generic]] = field(default_factory=list)
     new_values: list[npt.NDArray[np.generic]] = field(default_factory=list)
 
 
-class OnnxEngine:
-    """An engine over an ONNX Runtime session; use it from one thread at a time."""
+class OnnxEngine(KvEngine[OnnxSequence]):
+    """An engine for graphs with the KV strategy `append`.
+
+    Each sequence keeps one buffer per layer for K and one for V, token-major, so that its committed rows are one
+    contiguous block that goes to the session without a copy.
+    """
 
     def __init__(self, session: onnxruntime.InferenceSession, manifest: Manifest, allow_inexact: bool = False) -> None:
         """Args:
         session: of the bundle's graph.
         manifest: the bundle's.
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+
+        Raises:
+            EngineError: the graph has another KV strategy.
         """
-        graph, model = manifest.graph, manifest.model
-        if graph.kv_strategy != "append":
-            raise EngineError(f"this engine runs graphs with the KV strategy append, not {graph.kv_strategy}")
+        model = manifest.model
+        require_strategy(manifest, "append")
+        super().__init__(graph_spec(manifest, model.max_context, allow_inexact), OnnxSequence)
         self._session = session
         self._layers = range(model.n_layers)
         self._row = (model.n_kv_heads, model.head_dim)
-        self._dtype = np.dtype(graph.kv_dtype)
+        self._dtype = np.dtype(manifest.graph.kv_dtype)
         self._outputs = graph_outputs(model.n_layers)
-        self._spec = graph_spec(manifest, model.max_context, allow_inexact)
 
-    @property
-    def spec(self) -> EngineSpec:
-        """What this engine is."""
-        return self._spec
-
-    def open(self, capacity: int) -> OnnxSequence:
-        """A new, empty sequence. Its buffers cost memory as they are written, and no row is read before that."""
-        require_capacity(self._spec, capacity)
+    def _open(self, capacity: int) -> OnnxSequence:
+        # Not zeroed: on memory that was used before, that takes longer than a prompt's own pass. Buffers cost memory as
+        # they are written, and no row is read before that.
         shape = (capacity, *self._row)
-        # Not zeroed: on memory that was used before, that takes longer than a prompt's own pass.
-        keys = [np.empty(shape, self._dtype) for _ in self._layers]
-        return OnnxSequence(capacity, keys, [np.empty(shape, self._dtype) for _ in self._layers])
+        keys, values = ([np.empty(shape, self._dtype) for _ in self._layers] for _ in "kv")
+        return OnnxSequence(capacity, keys, values)
 
-    def forward(
-        self,
-        seq: Sequence,
-        tokens: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        tree_mask: npt.NDArray[np.bool_],
-        logits_rows: ListLike[int] | None = None,
-    ) -> Step:
-        """See `Engine.forward`."""
-        seq = own_sequence(seq, OnnxSequence)
-        rows = len(tokens)
-        require_rows(self._spec, rows)
-        feeds = pass_feeds(tokens, positions, tree_mask, logits_rows)
+    def _run(self, seq: OnnxSequence, rows: PassRows) -> Step:
+        feeds = pass_feeds(rows)
         for layer in self._layers:
             feeds[f"past_k_{layer}"] = seq.keys[layer][: seq.length]
             feeds[f"past_v_{layer}"] = seq.values[layer][: seq.length]
-        logits, features, *new = self._run(feeds)
+        with graph_running():
+            logits, features, *new = self._session.run(self._outputs, feeds)
         seq.new_keys, seq.new_values = new[: len(self._layers)], new[len(self._layers) :]
         return Step(logits, features)
 
-    def _run(self, feeds: dict[str, npt.NDArray[np.generic]]) -> list[npt.NDArray[Any]]:
-        with graph_running():
-            outputs: list[npt.NDArray[Any]] = self._session.run(self._outputs, feeds)
-        return outputs
-
-    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
-        """See `Engine.commit`."""
-        seq = own_sequence(seq, OnnxSequence)
-        require_pending(seq, len(seq.new_keys[0]) if seq.new_keys else 0, rows)
+    def _keep(self, seq: OnnxSequence, rows: ListLike[int]) -> None:
         end = seq.length + len(rows)
         kept = slice(0, len(rows)) if list(rows) == list(range(len(rows))) else np.asarray(rows, np.int64)
         for layer in self._layers:
             seq.keys[layer][seq.length : end] = seq.new_keys[layer][kept]
             seq.values[layer][seq.length : end] = seq.new_values[layer][kept]
-        seq.length = end
         seq.new_keys, seq.new_values = [], []
 
-    def truncate(self, seq: Sequence, length: int) -> None:
-        """See `Engine.truncate`."""
-        seq = own_sequence(seq, OnnxSequence)
-        require_committed(seq, length)
-        seq.length = length
+    def _forget(self, seq: OnnxSequence, length: int) -> None:
         seq.new_keys, seq.new_values = [], []
+
+
+@dataclass(eq=False)
+class InplaceSequence(EngineSequence):
+    """The caches of one sequence on the host.
+
+    Attributes:
+        keys, values: per layer float16 [1, H_kv, C, D]; the first `length` rows are committed.
+    """
+
+    keys: list[npt.NDArray[np.float16]]
+    values: list[npt.NDArray[np.float16]]
+
+    @property
+    def new_keys(self) -> list[npt.NDArray[np.float16]]:
+        """Rows of the last pass, per layer [T, H_kv, D]."""
+        return [self._rows(cache) for cache in self.keys]
+
+    @property
+    def new_values(self) -> list[npt.NDArray[np.float16]]:
+        """Rows of the last pass, per layer [T, H_kv, D]."""
+        return [self._rows(cache) for cache in self.values]
+
+    def _rows(self, cache: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
+        return np.swapaxes(cache[0, :, self.length : self.length + self.pending], 0, 1)
+
+
+class OnnxInplaceEngine(KvEngine[InplaceSequence]):
+    """An engine for graphs with the KV strategy `inplace`: caches of a fixed size that each pass writes into.
+
+    Every cache is bound as input and as output at one address, so a pass costs no copy of it. The rows of a pass lie
+    behind the committed ones until the next pass overwrites them; a commit that keeps the first of them only counts
+    them, another moves them together.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, manifest: Manifest, allow_inexact: bool = False) -> None:
+        """Args:
+        session: of the bundle's graph.
+        manifest: the bundle's.
+        allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+
+        Raises:
+            EngineError: the graph has another KV strategy, or caches that hold no context.
+        """
+        graph, model = manifest.graph, manifest.model
+        require_strategy(manifest, "inplace")
+        if graph.tensorrt is None or graph.tensorrt.capacity <= graph.max_tree:
+            raise EngineError("the manifest names no caches that hold a tree and a context: export the bundle again")
+        room = min(model.max_context, graph.tensorrt.capacity - graph.max_tree)
+        super().__init__(graph_spec(manifest, room, allow_inexact), InplaceSequence)
+        self._session = session
+        self._layers = range(model.n_layers)
+        self._places = graph.tensorrt.capacity
+        self._shape = (1, model.n_kv_heads, self._places, model.head_dim)
+
+    def _open(self, capacity: int) -> InplaceSequence:
+        # Zero: rows out of sight weigh nothing, but nothing times NaN is NaN.
+        keys, values = ([np.zeros(self._shape, np.float16) for _ in self._layers] for _ in "kv")
+        return InplaceSequence(capacity, keys, values)
+
+    def _require_pass(self, seq: InplaceSequence, rows: PassRows) -> None:
+        require_room(seq, rows.count, self._places)  # the runtime would write beyond the cache
+
+    def _run(self, seq: InplaceSequence, rows: PassRows) -> Step:
+        def bind(binding: Any) -> None:
+            for kind, caches in (("k", seq.keys), ("v", seq.values)):
+                for layer, held in enumerate(caches):
+                    place = ("cpu", 0, np.float16, self._shape, held.ctypes.data)
+                    binding.bind_input(f"past_{kind}_{layer}", *place)
+                    binding.bind_output(f"present_{kind}_{layer}", *place)
+
+        return run_bound(self._session, pass_feeds(rows) | {"past_len": np.array([seq.length], np.int64)}, bind)
+
+    def _keep(self, seq: InplaceSequence, rows: ListLike[int]) -> None:
+        if list(rows) == list(range(len(rows))):
+            return
+        kept = seq.length + np.asarray(rows, np.int64)
+        for held in (*seq.keys, *seq.values):
+            held[:, :, seq.length : seq.length + len(rows)] = held[:, :, kept]
+
+
+def require_strategy(manifest: Manifest, strategy: str) -> None:
+    """Raises EngineError unless the bundle's graph has the KV strategy that an engine runs."""
+    found = manifest.graph.kv_strategy
+    if found != strategy:
+        raise EngineError(f"this engine runs graphs with the KV strategy {strategy}, not {found}")
 
 
 def graph_spec(manifest: Manifest, max_context: int, allow_inexact: bool) -> EngineSpec:
@@ -153,20 +204,40 @@ def graph_spec(manifest: Manifest, max_context: int, allow_inexact: bool) -> Eng
     )
 
 
-def pass_feeds(
-    tokens: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
-    tree_mask: npt.NDArray[np.bool_],
-    logits_rows: ListLike[int] | None,
-) -> dict[str, npt.NDArray[np.generic]]:
-    """What every graph takes beside its KV, by name; arguments as of `Engine.forward`."""
-    wanted = range(len(tokens)) if logits_rows is None else logits_rows
+def pass_feeds(rows: PassRows) -> dict[str, npt.NDArray[np.generic]]:
+    """What every graph takes beside its KV, by name."""
     return {
-        "input_ids": np.ascontiguousarray(tokens, np.int64),
-        "position_ids": np.ascontiguousarray(positions, np.int64),
-        "tree_mask": np.ascontiguousarray(tree_mask, np.bool_),
-        "logits_idx": np.fromiter(wanted, np.int64),
+        "input_ids": np.ascontiguousarray(rows.tokens, np.int64),
+        "position_ids": np.ascontiguousarray(rows.positions, np.int64),
+        "tree_mask": np.ascontiguousarray(rows.tree_mask, np.bool_),
+        "logits_idx": np.asarray(rows.wanted, np.int64),
     }
+
+
+def run_bound(
+    session: onnxruntime.InferenceSession,
+    feeds: dict[str, npt.NDArray[np.generic]],
+    bind_caches: Callable[[onnxruntime.IOBinding], None],
+) -> Step:
+    """A pass whose K and V stay where they are bound; all else comes from the host and goes back there.
+
+    Args:
+        feeds: inputs on the host, by name.
+        bind_caches: binds every KV input and output.
+
+    Raises:
+        EngineError: the graph cannot be run.
+    """
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    for name in PASS_OUTPUTS:
+        binding.bind_output(name)
+    bind_caches(binding)
+    with graph_running():
+        session.run_with_iobinding(binding)
+    logits, features = (value.numpy() for value in binding.get_outputs()[: len(PASS_OUTPUTS)])
+    return Step(logits, features)
 
 
 @contextmanager

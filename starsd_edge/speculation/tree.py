@@ -32,6 +32,11 @@ class DraftShape:
     max_depth: int
     branching: int = 1
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether not one node fits."""
+        return self.max_nodes <= 0 or self.max_depth <= 0
+
     def clamp(self, max_nodes: int, max_depth: int) -> DraftShape:
         """The same shape within other limits, none of them below zero."""
         return DraftShape(

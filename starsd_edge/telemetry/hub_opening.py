@@ -15,15 +15,15 @@ import ssl
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from starsd_edge.errors import StarsdError
-from starsd_edge.protocol.checks import printable
-from starsd_edge.protocol.codes import HUB_HEADER, http_answer
+from starsd_edge.protocol.codec import printable
+from starsd_edge.protocol.messages import HUB_HEADER
 
 OPEN_TIMEOUT_S = 5.0
 """Seconds from the first packet to the WebSocket, after which the hub counts as not reachable."""
@@ -35,6 +35,17 @@ _HEALTH_TIMEOUT_S = 2.0
 _NO_HUB = "what listens there is no hub"
 _MOST_WORDS = 200
 """Most characters of an error's own text that are shown: part of it may come from the peer."""
+
+NOT_LET_IN = (401, 403)
+"""HTTP statuses of a hub that wants another token."""
+MISDIRECTED = 421
+"""HTTP status of a hub without a token, which answers to loopback names only, for an address with another name."""
+LOOPBACK_ONLY = "it has no token, and without one it answers to a loopback address only"
+
+_BAD_REQUEST = 400
+_REDIRECTS = range(300, 400)
+_SCHEMES = {"http": ("ws", 80), "https": ("wss", 443), "ws": ("ws", 80), "wss": ("wss", 443)}
+"""Schemes that a redirect may have, each with that of a WebSocket and the port that is meant where it names none."""
 
 _library_log = logging.getLogger("starsd_edge.hub_opening.websockets")
 _library_log.propagate = False  # at its debug level it writes out frames, and with them tags and tokens
@@ -126,3 +137,48 @@ def describe(error: BaseException, url: str) -> str:
     # asyncio words its errors for programmers, and joins those of several addresses into one without a number.
     number = re.search(r"\[Errno (\d+)\]", str(error))
     return os.strerror(int(number[1])) if number else printable(str(error))[:_MOST_WORDS] or type(error).__name__
+
+
+def token_remedy(has_token: bool) -> str:
+    """What a user who was answered with one of `NOT_LET_IN` should do."""
+    return "check --token-file" if has_token else "give its token with --token-file"
+
+
+def is_redirect(status: int) -> bool:
+    """Whether this HTTP status sends elsewhere. Nobody follows: text and token are for the hub that the user named."""
+    return status in _REDIRECTS
+
+
+def http_answer(url: str, status: int, location: str | None) -> str:
+    """What answered with HTTP in the place of a WebSocket, and what to do.
+
+    Args:
+        url: what was asked, ws:// or wss://.
+        location: where it sends on to; what another wrote, so shown only where it is an address.
+    """
+    text = f"it answers with HTTP {status}"
+    if is_redirect(status):
+        meant = _sent_on(url, location or "")
+        return f"{text} and sends on to {meant}: give that address if the hub is there" if meant else text
+    if status == _BAD_REQUEST and urlsplit(url).scheme == "ws":
+        return f"{text}: if it takes TLS only, use wss://"
+    return text
+
+
+def _sent_on(url: str, location: str) -> str | None:
+    """The address of a hub that a redirect means; None where it means none."""
+    try:
+        parts = urlsplit(urljoin(url, location))
+        port = parts.port
+    except ValueError:  # an unfinished IPv6 address, a port that is no number
+        return None
+    if parts.scheme not in _SCHEMES or not parts.hostname or "@" in parts.netloc or not _is_plain(location):
+        return None
+    scheme, usual_port = _SCHEMES[parts.scheme]
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    meant = f"{scheme}://{host}:{port or usual_port}{parts.path.rstrip('/')}"
+    return None if meant == url.rstrip("/") else meant
+
+
+def _is_plain(location: str) -> bool:
+    return bool(location) and len(location) <= 200 and location.isascii() and location.isprintable()

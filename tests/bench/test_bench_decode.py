@@ -13,8 +13,8 @@ import pytest
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import StarsdError
 from starsd_edge.hub_process import hub_process
+from starsd_edge.runtime import loading
 from starsd_edge.runtime.engine import Step
-from starsd_jetson import engines
 from starsd_jetson import target as target_module
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
@@ -58,7 +58,7 @@ def use(monkeypatch: pytest.MonkeyPatch, engine: PrefixEngine) -> None:
     # The command sets these where they are unset.
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    for module in (target_module, engines):
+    for module in (target_module, loading):
         monkeypatch.setattr(module, "open_engine", lambda *arguments, **named: engine)
 
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from starsd_edge.cli.bench.hub_step import HubStepBench  # noqa: E402
 from starsd_edge.cli.bench.options import BenchHubStepOptions  # noqa: E402
-from starsd_edge.cli.draft_shapes import HeadPrecision  # noqa: E402
+from starsd_edge.cli.shared_options import HeadPrecision  # noqa: E402
 from starsd_edge.heads.draft_bundle import DraftBundle  # noqa: E402
 from tests.support.command_line import CommandLine  # noqa: E402
 from tests.support.small_head import small_draft_bundle  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from starsd_edge.bench.device_times import ModelDraftTimes
 from starsd_edge.bench.star_runs import HubPlan
 from starsd_edge.bench.trace import Traces, write_traces
-from starsd_edge.cli.bench.star_hubs import hub_arguments
+from starsd_edge.cli.bench.star import hub_arguments
 from starsd_edge.cli.bench.timing_hub import TimingHubOptions, modelled
 from starsd_edge.errors import UsageError
 from starsd_edge.protocol.rows import NewRows

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from starsd_edge.bench.decode_figures import DecodeTimes, decode_figures
-from starsd_edge.bench.decode_tables import decode_tables
+from starsd_edge.bench.decode_figures import DecodeTimes, decode_figures, decode_tables
 from starsd_edge.bench.figures import CPU, BenchReport
 from starsd_edge.bench.runs import Run
 from starsd_edge.telemetry.rounds import HUB, NGRAM, NONE, Round

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from starsd_edge.bench.runs import WARM_UP_TOKENS, Divergence, Run, differences, margin_at, run_by_turns
-from starsd_edge.bench.verify_curve import measure_verify
+from starsd_edge.bench.runs import WARM_UP_TOKENS, Divergence, Run, differences, margin_at, measure_verify, run_by_turns
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from tests.support.prefix_engine import PrefixEngine
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.cli.run_target.chat_commands import Action, ChatState, as_message, commands, is_command, run_command
-from starsd_edge.cli.run_target.chat_state import ChatSettings
+from starsd_edge.cli.run_target.chat_commands import (
+    Action,
+    ChatSettings,
+    ChatState,
+    as_message,
+    commands,
+    is_command,
+    run_command,
+)
 from starsd_edge.cli.run_target.options import SamplingOptions
 from starsd_edge.errors import UsageError
 from starsd_edge.text.conversation import Conversation, Turn

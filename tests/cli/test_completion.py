@@ -92,7 +92,7 @@ def test_an_empty_machine_offers_nothing_and_says_nothing(cache: Path, environme
 
 def test_names_of_bundles_cost_no_heavy_import() -> None:
     script = (
-        "import sys; from starsd_edge.cli.completion import bundle_names; bundle_names('x'); "
+        "import sys; from starsd_edge.cli.shared_options import bundle_names; bundle_names('x'); "
         "heavy = {'numpy', 'msgspec', 'websockets', 'tokenizers', 'asyncio', 'rich'} & set(sys.modules); "
         "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
     )

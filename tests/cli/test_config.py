@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from starsd_edge.cli.settings import files as settings_places
-from starsd_edge.cli.settings.files import parse_toml
+from starsd_edge.cli import settings_files as settings_places
+from starsd_edge.cli.settings_files import parse_toml
 from tests.support.command_line import CommandLine
 from tests.support.letter_target import LetterTarget
 

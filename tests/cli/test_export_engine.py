@@ -93,7 +93,7 @@ def test_a_device_builds_its_engines_without_the_exporters_libraries() -> None:
         "        if name.partition('.')[0] in ('torch', 'transformers', 'onnx', 'onnx_ir', 'onnxruntime'):\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Block())\n"
-        "import starsd_edge.cli.export.engine, starsd_export.engines.engine_export, starsd_export.engines.worker\n"
+        "import starsd_edge.cli.export.make, starsd_export.engines.engine_export, starsd_export.engines.worker\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", code],

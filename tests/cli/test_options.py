@@ -136,7 +136,7 @@ def test_a_duration_ends(seconds: float) -> None:
 def commands_with_options() -> list[Any]:
     from typer.main import get_command
 
-    from starsd_edge.cli.settings.values import commands_of
+    from starsd_edge.cli.commands import commands_of
 
     return list(commands_of(get_command(main.build_app())))
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 import yaml
 
-from starsd_edge.cli.settings.files import parse_toml
+from starsd_edge.cli.settings_files import parse_toml
 from starsd_edge.errors import UsageError
 from tests.support.written_commands import WrittenCommand, commands_in, read_command
 

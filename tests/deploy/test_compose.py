@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from starsd_edge.cli.run_draft.setup import read_keys
-from starsd_edge.cli.settings.files import parse_toml
+from starsd_edge.cli.settings_files import parse_toml
 from starsd_edge.heads.loading import TORCH_PARTS
 from starsd_edge.key_file import read_token
 

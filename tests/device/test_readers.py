@@ -9,11 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from starsd_edge.device.board import full_tensorrt_version, read_board, read_jetson_system
-from starsd_edge.device.cuda_driver import CudaDevice
-from starsd_edge.device.gpus import read_gpus
+from starsd_edge.device.gpus import CudaDevice, read_gpus
 from starsd_edge.device.host import Host, run_command
 from starsd_edge.device.import_probe import ProbedModule, probe_module, tried
+from starsd_edge.device.jetson import full_tensorrt_version, read_board, read_jetson_system
 from starsd_edge.device.power import (
     JtopFacts,
     PowerMode,

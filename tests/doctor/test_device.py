@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.device.board import Board, JetsonSystem
 from starsd_edge.device.facts import DeviceFacts, read_device
 from starsd_edge.device.gpus import Gpu, Gpus
+from starsd_edge.device.jetson import Board, JetsonSystem
 from starsd_edge.device.power import Clock, PowerMode, Throttling, Zone
 from starsd_edge.doctor.device import check_device
 from starsd_edge.doctor.findings import Finding, Level

@@ -9,12 +9,12 @@ import pytest
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost
-from starsd_edge.device.board import Board, JetsonSystem
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.device.gpus import Gpu, Gpus
 from starsd_edge.device.host import HostMemory
 from starsd_edge.device.import_probe import ProbedModule
-from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory, engine_hosts
+from starsd_edge.device.jetson import Board, JetsonSystem
+from starsd_edge.doctor.bundle import EngineNeeds, check_engine, check_engine_memory, engine_hosts
 from starsd_edge.doctor.findings import Finding, Level
 from tests.support.small_bundle import write_small_bundle
 from tests.support.small_engine import small_engine

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from starsd_edge.device.board import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.device.facts import DeviceFacts, read_device
 from starsd_edge.device.host import Host
 from starsd_edge.device.import_probe import ProbedModule
+from starsd_edge.device.jetson import PYTHON_TENSORRT, JetsonSystem
 from starsd_edge.doctor import gather
 from starsd_edge.doctor.findings import Finding, Level
 from starsd_edge.doctor.software import SPEEDUPS, SoftwareFacts, check_gpu_engines, check_software

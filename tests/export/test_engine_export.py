@@ -15,7 +15,7 @@ from starsd_edge.bundles.bundle import Bundle, write_manifest
 from starsd_edge.bundles.engine_manifest import EngineHost, EngineTensor, platform_name, rebuild_command, require_fit
 from starsd_edge.bundles.integrity import hash_files
 from starsd_edge.bundles.manifest import TensorrtGraph
-from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.device.gpus import CudaDevice
 from starsd_edge.errors import EngineError, StarsdError, UsageError
 from starsd_export.engines.builder import BuildError
 from starsd_export.engines.engine_export import EngineOptions, engine_name, export_engine

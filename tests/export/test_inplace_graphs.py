@@ -13,7 +13,7 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
-from starsd_edge.runtime.onnx_inplace import InplaceSequence, OnnxInplaceEngine
+from starsd_edge.runtime.onnx_engine import InplaceSequence, OnnxInplaceEngine
 from starsd_edge.runtime.tensorrt.plan import require_agreement
 from starsd_export.engines.engine_export import EngineOptions, export_engine
 from starsd_export.pipeline import ExportOptions, export_bundle

@@ -15,8 +15,8 @@ import pytest
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import EngineError
+from starsd_edge.runtime.cuda import Device
 from starsd_edge.runtime.engine import Engine, causal_mask
-from starsd_edge.runtime.tensorrt.device import Device
 from tests.support.fake_cudart import FakeCudart
 
 IDS = np.array([5, 9, 17, 3, 11])

@@ -13,12 +13,13 @@ from tests.support.core_10_3 import CORE_10_3, ONLY_RTX, SINCE_10_15
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 
-SOURCE = Path(starsd_edge.runtime.__file__).parent / "tensorrt"
+ROOM = Path(starsd_edge.runtime.__file__).parent
+SOURCES = sorted([*ROOM.glob("tensorrt/*.py"), *ROOM.glob("cuda*.py")])
 
 
 def used_names() -> set[str]:
-    """Every attribute that the TensorRT engine reads of anything, and every word that it may read one by."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(SOURCE.glob("*.py"))]
+    """Every attribute that the TensorRT engine, and what it rests on, reads; and every word that may name one."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)} | words

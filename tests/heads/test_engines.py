@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 import onnx_ir  # noqa: E402
 import onnxruntime  # noqa: E402
 
-from starsd_edge.heads.engine import HeadEngine  # noqa: E402
-from starsd_edge.heads.onnx_engine import OnnxHeadEngine  # noqa: E402
+from starsd_edge.heads.engine import HeadEngine, OnnxHeadEngine  # noqa: E402
 from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import DraftShape  # noqa: E402

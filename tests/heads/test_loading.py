@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -18,6 +22,8 @@ from tests.support.random_heads import draft_ids, feed, require_all_on_meta, tre
 from tests.support.small_head import small_draft_bundle  # noqa: E402
 
 pytestmark = pytest.mark.export
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +83,18 @@ def test_auto_takes_the_cpu_where_nothing_reads_weights_for_torch(monkeypatch: p
     monkeypatch.setattr(loading.ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert not cuda_is_likely()
+
+
+def test_torch_runs_a_head_without_transformers(bundle: DraftBundle) -> None:
+    """Which a hub does not install: it is for exporting."""
+    program = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "from pathlib import Path; from starsd_edge.heads.draft_bundle import load_draft_bundle\n"
+        "from starsd_edge.heads.loading import open_head\n"
+        "print(open_head(load_draft_bundle(Path(sys.argv[1])), 1, 'cpu', 'bfloat16').kv_bytes)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(bundle.path)], capture_output=True, text=True, cwd=REPO)
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 @pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 2), ("float16", 2)])

@@ -227,7 +227,7 @@ def test_tokens_are_tinted_by_what_guessed_them(start: Start) -> None:
 
 def test_the_legend_is_in_its_own_colours_and_no_color_is_respected(start: Start) -> None:
     terminal = start("--tint", NO_COLOR="")
-    legend = f"{CYAN}guessed by the hub{PLAIN}, {YELLOW}by local n-grams{PLAIN}, the rest by the target itself"
+    legend = f"{CYAN}drafted by the hub{PLAIN}, {YELLOW}by local n-grams{PLAIN}, the rest by the target itself"
     assert legend in terminal.until(asks)
     terminal.press(b"/max-tokens 100\rabc\r")
     assert YELLOW in terminal.until(lambda shown: "[cut off" in shown)

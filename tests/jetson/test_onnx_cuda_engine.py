@@ -10,15 +10,14 @@ import onnxruntime
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.device import cuda_driver
+from starsd_edge.device import gpus
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import loading
 from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
+from starsd_edge.runtime.cuda import CUDA_MODULE
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.runtime.onnx_cuda_engine import OnnxCudaEngine, open_onnx_cuda
 from starsd_edge.runtime.onnx_engine import CPU_PROVIDER, OnnxEngine
-from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE
-from starsd_jetson import engines
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 from tests.support.fake_onnx_gpu import FakeGpuSession
@@ -108,7 +107,7 @@ def test_cuda_python_is_asked_for(tiny_bundles: dict[str, Bundle], device: FakeD
 def test_without_a_driver_the_device_is_refused(
     tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    monkeypatch.setattr(gpus, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     with pytest.raises(EngineError, match="--device cuda: there is no NVIDIA driver on this machine"):
-        engines.open_engine(tiny_bundles["fp32"], "cuda")
-    assert isinstance(engines.open_engine(tiny_bundles["fp32"], "cpu"), OnnxEngine)
+        loading.open_engine(tiny_bundles["fp32"], "cuda")
+    assert isinstance(loading.open_engine(tiny_bundles["fp32"], "cpu"), OnnxEngine)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from starsd_edge.errors import EngineError
-from starsd_edge.runtime.tensorrt.caches import AppendCaches, Caches, InplaceCaches, KvShape, runs
-from starsd_edge.runtime.tensorrt.device import ALIGNMENT, Device
+from starsd_edge.errors import EngineError, GpuMemoryError
+from starsd_edge.runtime.cuda import ALIGNMENT, Device
+from starsd_edge.runtime.cuda_caches import AppendCaches, Caches, InplaceCaches, KvShape, runs
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 
@@ -68,6 +68,43 @@ def test_append_puts_rows_behind_the_committed_ones(gpu: Gpu, shape: KvShape, ro
     gpu.commit(caches, rows)
     for name, wanted in expected.items():
         assert np.array_equal(gpu.read(caches.addresses[name], (20, *row)), wanted), name
+
+
+def test_append_grows_with_what_is_committed_and_no_further_than_its_capacity(gpu: Gpu) -> None:
+    shape, row = PADDED, (PADDED.kv_heads, PADDED.head_dim)
+    caches = AppendCaches(gpu.device, shape, capacity=30, new_rows=NEW, first_rows=4)
+    caches.clear()
+    gpu.device.synchronize()
+    held = {name: np.zeros((0, *row), np.float16) for name in shape.names("past")}
+    used, length = [gpu.fake.memory.used], 0
+    for turn, rows in enumerate(([0, 1, 2], [0, 2], [0, 1, 2, 3, 4, 5, 6, 7, 8], [4, 7], [*range(9)], [1, 2, 3, 4, 5])):
+        for seed, (past, new) in enumerate(zip(shape.names("past"), shape.names("new"), strict=True)):
+            fresh = rows_of(100 * turn + seed, NEW, *row)
+            gpu.write(caches.addresses[new], fresh)
+            held[past] = np.concatenate([held[past], fresh[rows]])
+        caches.commit(length, rows)
+        gpu.device.synchronize()
+        length += len(rows)
+        used.append(gpu.fake.memory.used)
+        for name, wanted in held.items():
+            assert np.array_equal(gpu.read(caches.addresses[name], (length, *row)), wanted), (turn, name)
+    assert length == caches.capacity
+    assert used[0] == used[1] < used[2] < used[3] == used[4] < used[5] == used[6]
+    whole = AppendCaches(gpu.device, shape, capacity=30, new_rows=NEW)
+    assert gpu.fake.memory.used == 2 * used[6]
+    del whole
+
+
+def test_append_that_finds_no_memory_to_grow_keeps_what_it_has(gpu: Gpu) -> None:
+    caches = AppendCaches(gpu.device, EVEN, capacity=30, new_rows=NEW, first_rows=4)
+    caches.clear()
+    caches.commit(0, [0, 1, 2])
+    addresses, gpu.fake.memory.size = caches.addresses, gpu.fake.memory.used
+    with pytest.raises(GpuMemoryError, match="left for the KV cache of 8 tokens"):
+        caches.commit(3, [0, 1])
+    caches.commit(3, [0])
+    gpu.device.synchronize()
+    assert caches.addresses is addresses
 
 
 @pytest.mark.parametrize("shape", [EVEN, PADDED, ONE_HEAD])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from starsd_edge.errors import EngineError
+from starsd_edge.runtime.cuda import Device
 from starsd_edge.runtime.tensorrt.captured import CapturedPasses
-from starsd_edge.runtime.tensorrt.device import Device
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import FakeDevice
 

@@ -14,11 +14,12 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
 from starsd_edge.bundles.engine_manifest import read_engine_manifest
 from starsd_edge.cli.doctor import network as doctor_network
-from starsd_edge.device import cuda_driver
-from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.device import gpus
+from starsd_edge.device.gpus import CudaDevice
 from starsd_edge.doctor.curve_store import kept_curves
+from starsd_edge.runtime.cuda import CUDA_MODULE
 from starsd_edge.runtime.tensorrt import opening
-from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine
+from starsd_edge.runtime.tensorrt.opening import Machine
 from tests.support.command_line import CommandLine
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
@@ -107,6 +108,6 @@ def test_a_bundle_without_an_engine_is_one_line(
 def test_a_machine_without_a_gpu_is_one_line(
     command: CommandLine, tiny_tensorrt: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    monkeypatch.setattr(gpus, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     line = command.refused("run-target", tiny_tensorrt["append"].path, "--prompt", "a", "--device", "jetson")
     assert line.startswith("error: --device jetson: there is no NVIDIA driver on this machine")

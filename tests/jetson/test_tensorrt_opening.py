@@ -17,13 +17,14 @@ from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.cache import CACHE_VARIABLE, engines_dir
 from starsd_edge.bundles.engine_manifest import ENGINE_NAME, PLAN_NAME, EngineManifest
 from starsd_edge.bundles.integrity import sha256_file
-from starsd_edge.device import cuda_driver
-from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.device import gpus
+from starsd_edge.device.gpus import CudaDevice
 from starsd_edge.errors import EngineError, UsageError
+from starsd_edge.runtime.cuda import CUDA_MODULE
 from starsd_edge.runtime.engine import causal_mask
+from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
-from starsd_edge.runtime.tensorrt.opening import CUDA_MODULE, Machine, open_tensorrt
-from starsd_jetson.engines import open_engine
+from starsd_edge.runtime.tensorrt.opening import Machine, open_tensorrt
 from tests.support.fake_cudart import FakeCudart
 from tests.support.fake_device import DeviceTraits, FakeDevice
 from tests.support.fake_plan import decode_plan, encode_plan
@@ -136,7 +137,7 @@ def test_a_bundle_for_cpus_is_told_from_one_for_tensorrt(tiny_bundles: dict[str,
 
 @pytest.mark.parametrize("device", ["jetson", "cuda"])
 def test_without_a_driver_nothing_else_is_asked(bundle: Bundle, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    monkeypatch.setattr(gpus, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     build(bundle)
     with pytest.raises(EngineError, match=f"^--device {device}: there is no NVIDIA driver on this machine"):
         open_engine(bundle, device)

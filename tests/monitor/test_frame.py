@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from starsd_edge.telemetry.feed import Event, Snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts, Judgement, TargetFacts, TargetReport
-from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.board import StarBoard, ViewState
 from starsd_edge.telemetry.monitor.formats import (
     UNICODE,
     bar,
@@ -22,7 +22,6 @@ from starsd_edge.telemetry.monitor.formats import (
     sparkline,
 )
 from starsd_edge.telemetry.monitor.frame import Sight, report
-from starsd_edge.telemetry.monitor.view import ViewState
 from tests.support.monitor_frames import (
     CASES,
     board_of,

@@ -9,7 +9,7 @@ from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts, TargetFacts
 from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedLink
 from starsd_edge.telemetry.monitor.formats import UNICODE
-from starsd_edge.telemetry.monitor.screen import Screen, parse_keys
+from starsd_edge.telemetry.monitor.frame import Screen, parse_keys
 from tests.support.monitor_frames import recorded, text_of
 
 

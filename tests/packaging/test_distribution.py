@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import starsd_edge
-from starsd_edge.cli.extras import EXTRA_OF
+from starsd_edge.errors import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"starsd_edge", "starsd_export", "starsd_server", "starsd_jetson"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from starsd_edge.cli.extras import EXTRA_OF
+from starsd_edge.errors import EXTRA_OF
 
 try:
     import tomllib

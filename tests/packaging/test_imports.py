@@ -6,18 +6,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = {
-    "starsd_edge": ROOT / "starsd_edge",
-    "starsd_export": ROOT / "export" / "starsd_export",
-    "starsd_server": ROOT / "server" / "starsd_server",
-    "starsd_jetson": ROOT / "jetson" / "starsd_jetson",
-}
+from tests.support.import_graph import ALL_IMPORTS, PACKAGES, ROOT, Import, imports_in, modules
+
 PLACES = ("starsd_export", "starsd_server", "starsd_jetson")
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "onnxscript", "tensorrt", "cuda", "gguf", "safetensors")
 # The engines and the exporter are what a heavy library is for; nothing else may import one at its top.
@@ -33,64 +26,8 @@ ALLOWED_BELOW = {
 }
 
 
-@dataclass(frozen=True)
-class Import:
-    """One import statement's target.
-
-    Attributes:
-        importer: dotted name of the module it stands in.
-        target: dotted name of what is imported.
-        at_import_time: it runs when the module is imported (not in a function, not for type checkers only).
-    """
-
-    importer: str
-    target: str
-    at_import_time: bool
-
-
-def module_name(package: str, file: Path) -> str:
-    parts = file.relative_to(PACKAGES[package]).with_suffix("").parts
-    return ".".join((package, *(part for part in parts if part != "__init__")))
-
-
-def modules() -> dict[str, Path]:
-    return {module_name(name, file): file for name, folder in PACKAGES.items() for file in folder.rglob("*.py")}
-
-
-def imports_of(module: str, file: Path) -> Iterator[Import]:
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    yield from _walk(ast.parse(file.read_text()), module, package, at_import_time=True)
-
-
-def _walk(node: ast.AST, module: str, package: str, at_import_time: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            for alias in child.names:
-                yield Import(module, alias.name, at_import_time)
-        elif isinstance(child, ast.ImportFrom):
-            base = _absolute(child, package)
-            for alias in child.names:
-                yield Import(module, f"{base}.{alias.name}", at_import_time)
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            yield from _walk(child, module, package, at_import_time=False)
-        else:
-            deferred = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            yield from _walk(child, module, package, at_import_time and not deferred)
-
-
-def _absolute(statement: ast.ImportFrom, package: str) -> str:
-    if statement.level == 0:
-        return statement.module or ""
-    parts = package.split(".")
-    parts = parts[: len(parts) - statement.level + 1]
-    return ".".join([*parts, *([statement.module] if statement.module else [])])
-
-
 def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
-
-
-ALL_IMPORTS = [found for module, file in modules().items() for found in imports_of(module, file)]
 
 
 def offenders(found: Iterator[Import]) -> list[str]:
@@ -103,7 +40,7 @@ def test_the_walk_sees_what_it_must_see() -> None:
         "if TYPE_CHECKING:\n    import onnx\ndef f():\n    import gguf\n"
         "class C:\n    import cuda\ntry:\n    import tensorrt\nexcept ImportError:\n    pass\n"
     )
-    found = {(i.target, i.at_import_time) for i in _walk(ast.parse(source), "a.b.c", "a.b", at_import_time=True)}
+    found = {(i.target, i.at_import_time) for i in imports_in(source, "a.b.c", "a.b")}
     assert found == {
         ("torch", True),
         ("a.b.sibling", True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starsd_edge.protocol.checks import ProtocolError, check_ids, printable, read_tree
+from starsd_edge.protocol.codec import ProtocolError, check_ids, printable, read_tree
 from starsd_edge.protocol.messages import Draft
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 

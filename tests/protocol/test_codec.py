@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from starsd_edge.protocol.checks import ProtocolError
-from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
+from starsd_edge.protocol.codec import ProtocolError, decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.codes import MALFORMED
 from starsd_edge.protocol.messages import (
     MAX_FRAME_BYTES,

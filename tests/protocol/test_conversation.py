@@ -37,7 +37,7 @@ class Star:
         events: list[TargetEvent] = []
         while frames := self.target.frames():
             for frame in frames:
-                actions = self.connection.receive(frame, self.hub.now)
+                actions = self.connection.receive(frame, self.hub.now, 0)
                 for queued in [action for action in actions if isinstance(action, QueueDraft)]:
                     actions += self.hub.protocol.answer(
                         queued.session, queued.epoch, queued.base_len, answer(queued), 5, 7, self.hub.now

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from starsd_edge.protocol.checks import ProtocolError
+from starsd_edge.protocol.codec import ProtocolError
 from starsd_edge.protocol.features import all_finite, choose_codec, read_features, row_bytes, write_features
 from starsd_edge.protocol.messages import MAX_TENSOR_BYTES, Tensor
 from tests.support.wire import WIDTH, a_tensor, some_features

@@ -14,6 +14,7 @@ from starsd_edge.protocol.hub_side import (
     AddRows,
     AnswerProbe,
     DropSession,
+    FindPort,
     HangUp,
     HubLimits,
     HubProtocol,
@@ -64,13 +65,13 @@ class FuzzedHub:
             lambda _: Offer("ngram", "fp", self.codec),
             HubLimits(max_sessions=12),
             self._new_tag,
-            lambda _: OwnPort(9003, "ticket"),
+            has_own_ports=True,
         )
         self.bystander = self.hub.connect("alice")
-        self.bystander.receive(encode(a_hello(codecs=["f2", "i1"])), 0.0)
-        self.bystander.receive(encode(Open(1, 0, 7)), 0.0)
+        self.bystander.receive(encode(a_hello(codecs=["f2", "i1"])), 0.0, 0)
+        self.bystander.receive(encode(Open(1, 0, 7)), 0.0, 0)
         self.features = None if codec == "none" else a_tensor(some_features(ROWS), codec)
-        self.bystander.receive(encode(Extend((1).to_bytes(16, "big"), 0, [1] * ROWS, self.features)), 0.0)
+        self.bystander.receive(encode(Extend((1).to_bytes(16, "big"), 0, [1] * ROWS, self.features)), 0.0, 0)
         self.now = 0.0
         self.begin()
 
@@ -83,9 +84,9 @@ class FuzzedHub:
         """The fuzzer's connection and session as they were at first."""
         self.tags = 1
         self.connection = self.hub.connect("mallory")
-        self.connection.receive(encode(a_hello(codecs=["f2", "i1"])), self.now)
-        self.connection.receive(encode(Open(1, 0, 7)), self.now)
-        self.connection.receive(encode(Extend(TAG, 0, [1] * ROWS, self.features)), self.now)
+        self.connection.receive(encode(a_hello(codecs=["f2", "i1"])), self.now, 0)
+        self.connection.receive(encode(Open(1, 0, 7)), self.now, 0)
+        self.connection.receive(encode(Extend(TAG, 0, [1] * ROWS, self.features)), self.now, 0)
 
     def end(self) -> None:
         """Its connection and all its sessions go."""
@@ -120,14 +121,16 @@ def test_mutated_frames_at_the_hub(mutate: Mutator) -> None:
         for turn in range(FRAMES // len(CODECS)):
             connection = fuzzed.connection if turn % 5 else fuzzed.hub.connect("mallory")
             frame = mutate(corpus[turn % len(corpus)], random)
-            actions = connection.receive(frame, fuzzed.now)
+            actions = connection.receive(frame, fuzzed.now, 0)
+            for wanted in [action for action in actions if isinstance(action, FindPort)]:
+                actions += fuzzed.hub.send_on(wanted, OwnPort(9003, "ticket"))
             for action in actions:
                 outcomes[type(action).__name__] += 1
                 if isinstance(action, AnswerProbe):
-                    assert action.connection is connection
+                    assert action.connection == connection.number
                     assert len(action.payload) <= MAX_PROBE_BYTES
                 elif isinstance(action, Send):
-                    assert action.connection is connection
+                    assert action.connection == connection.number
                     reply = decode_from_hub(action.frame)
                     outcomes[type(reply).__name__] += 1
                     if isinstance(reply, Error):
@@ -249,7 +252,7 @@ def test_noise_that_never_was_a_message(hostile: bytes) -> None:
 def test_a_fuzzer_that_is_shown_out_takes_nothing_with_it() -> None:
     fuzzed = FuzzedHub("f2")
     for _ in range(100):
-        fuzzed.connection.receive(b"\xc1", 0.0)
+        fuzzed.connection.receive(b"\xc1", 0.0, 0)
     features = a_tensor(np.zeros((1, WIDTH), np.float16))
-    actions = fuzzed.bystander.receive(encode(Extend((1).to_bytes(16, "big"), ROWS, [1], features)), 0.0)
+    actions = fuzzed.bystander.receive(encode(Extend((1).to_bytes(16, "big"), ROWS, [1], features)), 0.0, 0)
     assert [type(action) for action in actions] == [AddRows]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starsd_edge.protocol.checks import Scope
-from starsd_edge.protocol.codec import encode
+from starsd_edge.protocol.codec import Scope, encode
 from starsd_edge.protocol.hub_side import HangUp, HubLimits, Offer, OwnPort, Refusal, SendOn
 from starsd_edge.protocol.messages import (
     Close,
@@ -55,7 +54,7 @@ def test_highest_common_version_wins_and_none_ends_the_connection_with_4001() ->
     assert (error.code, error.scope) == ("version", "connection")
     assert "2, 3" in error.message
     hang_up = hub.take_done(HangUp)
-    assert (hang_up.connection, hang_up.code) == (peer.connection, 4001)
+    assert (hang_up.connection, hang_up.code) == (peer.connection.number, 4001)
     assert peer.say(a_hello()) == []
 
 
@@ -189,7 +188,7 @@ def test_a_target_is_sent_on_and_all_else_that_comes_there_does_not_count() -> N
     peer = hub.connect_silently("alice")
     welcome = only(Welcome, peer.say(a_hello(dedicated=True)))
     assert (welcome.port, welcome.ticket) == (9003, "tick-et_1")
-    assert hub.take_done(SendOn) == SendOn(peer.connection, 9003)
+    assert hub.take_done(SendOn) == SendOn(peer.connection.number, 9003)
     assert owners == ["alice"]
     assert peer.say(Open(1, 0, 7), a_hello(dedicated=True), a_hello()) == []
     assert hub.carry_out(hub.protocol.ready("ngram"), peer.connection) == []

@@ -17,7 +17,7 @@ def answer(hub: HubUnderTest, peer: Peer, after_s: float = 0.0, is_behind: bool 
     """The front door hands the one probe back, this much later."""
     probe = hub.take_done(AnswerProbe)
     hub.now += after_s
-    return hub.carry_out(probe.connection.answer_probe(probe, hub.now, is_behind), peer.connection)
+    return hub.carry_out(hub.protocol.answer_probe(probe, hub.now, is_behind), peer.connection)
 
 
 def test_a_hub_says_that_it_takes_probes() -> None:

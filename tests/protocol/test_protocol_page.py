@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from starsd_edge.protocol import codec as probes
-from starsd_edge.protocol import codes, hub_sessions, liveness, messages, target_session, up_rate
+from starsd_edge.protocol import codes, hub_sessions, liveness, messages, target_link, target_session
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.telemetry import hub_opening
 from starsd_jetson import hub_link, hub_socket
@@ -46,11 +46,11 @@ def test_the_pace_on_the_page_is_that_of_the_code() -> None:
         f"{door.send_timeout_s:g} s in which nothing of what it has to send leaves ({codes.CLOSE_STUCK} both)",
         f"not waited for longer than {door.close_timeout_s:g} s",
         f"may have {door.max_waiting_frames} frames waiting",
-        f"assumes {up_rate.FIRST_RATE >> 10} KiB/s",
-        f"nor more than {up_rate.MOST_WINDOW >> 20} MiB",
+        f"assumes {target_link.FIRST_RATE >> 10} KiB/s",
+        f"nor more than {target_link.MOST_WINDOW >> 20} MiB",
     ):
         assert line in pace, line
-    assert (up_rate.AHEAD_S, liveness.SILENT_HEARTBEATS) == (2, 2)
+    assert (target_link.AHEAD_S, liveness.SILENT_HEARTBEATS) == (2, 2)
 
 
 @pytest.mark.parametrize(

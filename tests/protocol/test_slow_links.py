@@ -11,8 +11,8 @@ import pytest
 
 from starsd_edge.protocol.codec import encode
 from starsd_edge.protocol.hub_side import AddRows, QueueDraft
+from starsd_edge.protocol.target_link import AHEAD_S, FIRST_RATE, UpRate
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
-from starsd_edge.protocol.up_rate import AHEAD_S, FIRST_RATE, UpRate
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.wire import HubUnderTest, Peer, a_hello
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
+from starsd_edge.device.gpus import CudaDevice, cuda_devices
 from starsd_edge.errors import EngineError
 
 NO_DEVICE = 100

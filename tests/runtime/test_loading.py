@@ -13,18 +13,17 @@ from msgspec.structs import replace
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.manifest import TensorrtGraph
-from starsd_edge.device import cuda_driver
+from starsd_edge.device import gpus
 from starsd_edge.errors import EngineError, UsageError
 from starsd_edge.runtime import onnx_cuda_engine as onnx_cuda
 from starsd_edge.runtime import onnx_engine
 from starsd_edge.runtime.engine import causal_mask
 from starsd_edge.runtime.loading import open_engine
-from starsd_edge.runtime.onnx_engine import OnnxEngine
-from starsd_edge.runtime.onnx_inplace import OnnxInplaceEngine
+from starsd_edge.runtime.onnx_engine import OnnxEngine, OnnxInplaceEngine
 
 
 def test_a_gpu_without_a_driver_is_one_line(tiny_bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
+    monkeypatch.setattr(gpus, "DRIVER_LIBRARY", "libcuda.so.is-not-there")
     with pytest.raises(EngineError, match="--device cuda: there is no NVIDIA driver on this machine") as caught:
         open_engine(tiny_bundles["fp32"], "cuda")
     assert "\n" not in str(caught.value)
@@ -114,8 +113,8 @@ def test_libraries_of_cuda_are_loaded_before_the_session_and_products_are_whole(
         open_engine(tiny_bundles["fp32"], "cuda")
 
 
-def test_onnx_runtime_has_no_jetson(tiny_bundles: dict[str, Bundle]) -> None:
-    with pytest.raises(UsageError, match="--device jetson runs engines of TensorRT"):
+def test_a_jetson_runs_engines_of_tensorrt_alone(tiny_bundles: dict[str, Bundle]) -> None:
+    with pytest.raises(UsageError, match=r"--device jetson needs a bundle of .*--runtime tensorrt"):
         open_engine(tiny_bundles["fp32"], "jetson")
 
 

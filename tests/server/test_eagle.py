@@ -16,7 +16,7 @@ from starsd_edge.heads.torch_engine import TorchHeadEngine  # noqa: E402
 from starsd_edge.protocol.rows import NewRows  # noqa: E402
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree  # noqa: E402
 from starsd_server.drafters.contract import SessionRefusedError, extend_one  # noqa: E402
-from starsd_server.drafters.eagle_draft import MAX_GUESSES  # noqa: E402
+from starsd_server.drafters.eagle_draft import MAX_DRAFT_ROWS  # noqa: E402
 from tests.support.hub_client import hello  # noqa: E402
 from tests.support.random_heads import (  # noqa: E402
     FEATURE_FP,
@@ -287,7 +287,7 @@ def test_before_there_is_a_row_nothing_is_guessed() -> None:
 def test_a_chain_is_as_deep_as_there_is_room_for_guesses() -> None:
     tree = fresh_tree(random_engine("eagle3"), *rows_of_text(ROWS), DraftShape(1000, 1000))
     assert tree.is_chain
-    assert len(tree) == MAX_GUESSES
+    assert len(tree) == MAX_DRAFT_ROWS
 
 
 def test_a_head_that_runs_away_from_its_own_predictions_stops_there_and_the_session_goes_on() -> None:

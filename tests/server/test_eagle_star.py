@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Send
+from starsd_edge.protocol.hub_side import HubAction, HubLimits, HubProtocol, Notice, Send
 from starsd_edge.protocol.target_side import DraftArrived, TargetEvent, TargetProtocol
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
+from starsd_server.drafter_pool import Drafted, DrafterPool
 from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.eagle import FEATURES_OF
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DrafterPool
 from tests.support.decoding import WORDS, Plain, request
 from tests.support.hub_client import running_hub
 from tests.support.linked_target import LinkedTarget, SlowEngine
@@ -43,13 +43,12 @@ class EagleStar:
         self.engine = random_engine(kind)
         drafters = [drafter_on(self.engine)]
         self.queue = DraftQueue()
-        self.desk = DrafterPool([*drafters, NgramDrafter(8)], lambda: 0.0)
+        self.pool = DrafterPool([*drafters, NgramDrafter(8)], lambda: 0.0)
         self.hub = HubProtocol(
             "hub-1",
             DrafterRegistry(drafters, NgramDrafter(8), required=True).offer,
             HubLimits(),
             iter([bytes([number]) * 16 for number in range(9)]).__next__,
-            waiting_bytes=self.queue.waiting_bytes,
         )
         self.hub.ready("eagle")
         hello = a_hello(
@@ -72,7 +71,7 @@ class EagleStar:
         """Carry frames and draft until nothing is left to do; the target's events."""
         events: list[TargetEvent] = []
         while True:
-            actions = [action for frame in self.target.frames() for action in self.connection.receive(frame, 0.0)]
+            actions = [action for frame in self.target.frames() for action in self.receive(frame)]
             work = None if actions else self.queue.take(0.0)
             if not actions and work is None:
                 return events
@@ -84,10 +83,15 @@ class EagleStar:
                 else:
                     self.queue.put(action)  # type: ignore[arg-type]
 
+    def receive(self, frame: bytes) -> list[HubAction]:
+        """A frame reaches the hub; what it has to do."""
+        actions = self.connection.receive(frame, 0.0, self.queue.waiting_bytes("alice"))
+        return [action for action in actions if not isinstance(action, Notice)]
+
     def do(self, work: Work) -> list[HubAction]:
         """A turn of the drafting thread, and what the hub makes of it."""
         actions: list[HubAction] = []
-        for outcome in self.desk.do(work).outcomes:
+        for outcome in self.pool.do(work).outcomes:
             assert isinstance(outcome, Drafted), outcome
             actions += self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, 0.0)
         return actions
@@ -125,7 +129,7 @@ def test_trees_over_the_wire_are_those_of_the_head_on_the_promised_features(
         assert tree == fresh_tree(star.engine, ids[first:end], seen[first:end], SHAPE)
     star.target.close_session(session)
     star.pump()
-    assert star.desk.health["eagle"].sessions == 0
+    assert star.pool.health["eagle"].sessions == 0
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -28,7 +28,7 @@ PATIENCE_S = 20
 
 
 class Echo:
-    """A reception that says back what it hears, or floods who asks for it."""
+    """A handler that says back what it hears, or floods who asks for it."""
 
     def __init__(self) -> None:
         self.peers: list[Peer] = []
@@ -60,7 +60,7 @@ class Echo:
 
 
 class House:
-    """A front door and its reception."""
+    """A front door and its handler."""
 
     def __init__(self, door: FrontDoor, echo: Echo, port: int) -> None:
         self.door = door

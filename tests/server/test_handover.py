@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from starsd_server.handover import Handover
-from starsd_server.worker import Done, Warm
+from starsd_server.drafter_pool import Done, Warm
+from starsd_server.worker import Handover
 
 
 def died() -> None:

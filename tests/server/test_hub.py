@@ -129,8 +129,8 @@ async def decode(client: HubClient, prompt: list[int], rounds: int, seed: int = 
 async def test_a_fault_while_choosing_shapes_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def broken(desk: ShapeControllers) -> list[WishOf]:
-        asked.append(desk)
+    def broken(controllers: ShapeControllers) -> list[WishOf]:
+        asked.append(controllers)
         raise ValueError("a fault")
 
     monkeypatch.setattr(hub_module, "SHARE_S", 0.01)

@@ -12,11 +12,11 @@ from starsd_edge.protocol.hub_side import AddRows, OpenSession, QueueDraft
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import DraftQueue, Work
+from starsd_server.drafter_pool import Drafted, DrafterPool
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Drafter
 from starsd_server.drafters.modelled import WrongDrafter
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DrafterPool
 from tests.support.prefix_engine import PrefixEngine
 
 SHAPE = DraftShape(6, 3, 2)
@@ -46,12 +46,12 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 }
 
 
-class Desk:
-    """A queue and a desk whose thread works when it is told to."""
+class QueuedPool:
+    """A queue and a pool whose thread works when it is told to."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.queue = DraftQueue(rows_per_turn=8)
-        self.desk = DrafterPool([drafter], lambda: 0.0)
+        self.pool = DrafterPool([drafter], lambda: 0.0)
         self.trees: dict[int, tuple[int, DraftTree]] = {}
         self.queue.put(OpenSession(1, drafter.kind, FIRST_ROW, 3))
 
@@ -70,7 +70,7 @@ class Desk:
             pieces -= 1
 
     def _do(self, work: Work) -> None:
-        for outcome in self.desk.do(work).outcomes:
+        for outcome in self.pool.do(work).outcomes:
             assert isinstance(outcome, Drafted), outcome
             self.trees[outcome.epoch] = (outcome.base_len, outcome.tree)
 
@@ -79,28 +79,28 @@ class Desk:
 def test_rows_behind_a_request_change_neither_its_tree_nor_its_root(kind: str) -> None:
     rng = random.Random(kind)
     text = [rng.choice([3, 7, 8, 9]) for _ in range(90)]
-    at_once, one_by_one = Desk(DRAFTERS[kind]()), Desk(DRAFTERS[kind]())
+    at_once, one_by_one = QueuedPool(DRAFTERS[kind]()), QueuedPool(DRAFTERS[kind]())
     asked, row = {}, FIRST_ROW
     for epoch in range(1, 31):
         new = text[row - FIRST_ROW : row - FIRST_ROW + rng.randrange(4)]
         asked[epoch] = row + len(new)
-        for desk in (at_once, one_by_one):
+        for queued in (at_once, one_by_one):
             if new:
-                desk.feed(row, new)
-            desk.ask(epoch, asked[epoch])
+                queued.feed(row, new)
+            queued.ask(epoch, asked[epoch])
         one_by_one.work(-1)
         row += len(new)
-        if epoch % 2:  # more of the text, before the first desk looks again
+        if epoch % 2:  # more of the text, before the first pool works again
             later = text[row - FIRST_ROW : row - FIRST_ROW + 2]
-            for desk in (at_once, one_by_one):
-                desk.feed(row, later)
+            for queued in (at_once, one_by_one):
+                queued.feed(row, later)
             row += len(later)
         at_once.work(rng.randrange(3))
     at_once.work(-1)
     assert set(one_by_one.trees) == set(asked)
     assert len(at_once.trees) > 15
-    for desk in (at_once, one_by_one):
-        assert {epoch: base_len for epoch, (base_len, _) in desk.trees.items()}.items() <= asked.items()
+    for queued in (at_once, one_by_one):
+        assert {epoch: base_len for epoch, (base_len, _) in queued.trees.items()}.items() <= asked.items()
     for epoch, (_, tree) in at_once.trees.items():
         assert tree == one_by_one.trees[epoch][1], epoch
     assert any(len(tree) for _, tree in at_once.trees.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starsd_edge.telemetry.hub_facts import TimeUse
-from starsd_server.utilisation import UseMeter
+from starsd_server.worker import UseMeter
 
 
 def test_waiting_for_work_is_idle_until_it_comes_and_lag_after() -> None:

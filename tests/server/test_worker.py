@@ -14,8 +14,9 @@ from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.hub_facts import TimeUse
 from starsd_server.draft_queue import DraftQueue, WorkQueue
+from starsd_server.drafter_pool import Broken, Done, Drafted, DrafterPool, DraftFailed, Outcome, Warm
 from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
-from starsd_server.worker import Broken, Done, Drafted, DrafterPool, DraftFailed, DraftWorker, Outcome, Warm
+from starsd_server.worker import DraftWorker
 
 SHAPE = DraftShape(4, 4)
 
@@ -75,7 +76,7 @@ class FakeDrafter:
 class Bench:
     clock: FakeClock
     drafter: FakeDrafter
-    desk: DrafterPool
+    pool: DrafterPool
     queue: WorkQueue
     worker: DraftWorker
     outcomes: list[Outcome]
@@ -103,12 +104,12 @@ def bench() -> Bench:
 def bench_of(max_batch: int) -> Bench:
     clock = FakeClock()
     drafter = FakeDrafter(clock)
-    desk = DrafterPool([drafter], clock)
+    pool = DrafterPool([drafter], clock)
     queue = WorkQueue(DraftQueue(max_batch=max_batch), clock)
     outcomes: list[Outcome] = []
     died: list[bool] = []
-    worker = DraftWorker(desk, queue, lambda done: outcomes.extend(done.outcomes), lambda: died.append(True), clock)
-    return Bench(clock, drafter, desk, queue, worker, outcomes, died)
+    worker = DraftWorker(pool, queue, lambda done: outcomes.extend(done.outcomes), lambda: died.append(True), clock)
+    return Bench(clock, drafter, pool, queue, worker, outcomes, died)
 
 
 def test_a_request_is_answered_with_its_own_epoch_base_and_durations(bench: Bench) -> None:
@@ -160,7 +161,7 @@ def test_handing_back_is_lag_while_work_waits_and_idle_else(bench: Bench) -> Non
     def hand_back(done: Done) -> None:
         bench.clock.now += 0.125
 
-    worker = DraftWorker(bench.desk, bench.queue, hand_back, lambda: None, bench.clock)
+    worker = DraftWorker(bench.pool, bench.queue, hand_back, lambda: None, bench.clock)
     for session in (1, 2):
         bench.open(session)
         bench.request(session)
@@ -195,7 +196,7 @@ def test_a_drafter_that_raises_for_one_session_costs_that_session_only(bench: Be
     assert "ValueError" in failed.message
     assert "tensor" not in failed.message  # details are for the hub's log
     assert sorted(bench.drafter.rows) == [1, 3]
-    health = bench.desk.health["fake"]
+    health = bench.pool.health["fake"]
     assert (health.failures, health.sessions, health.drafts, health.failing) == (1, 2, 2, False)
 
 
@@ -222,7 +223,7 @@ def test_a_batch_is_drafted_in_one_call_and_its_time_is_that_of_all(monkeypatch:
         Drafted(3, 3, 3, DraftTree.chain([3]), queue_us=125_000, service_us=250_000),
     ]
     assert calls == [[1, 2, 3]]
-    health = bench.desk.health["fake"]
+    health = bench.pool.health["fake"]
     assert (health.passes, health.drafts, health.rows) == (1, 3, 6)
 
 
@@ -248,7 +249,7 @@ def test_one_of_a_batch_that_the_drafter_raises_for_costs_the_others_nothing() -
     trees = {outcome.session: outcome.tree for outcome in outcomes if isinstance(outcome, Drafted)}
     assert trees == {1: DraftTree.chain([1]), 3: DraftTree.chain([3])}  # rows were taken in once
     assert sorted(bench.drafter.rows) == [1, 3]
-    assert bench.desk.health["fake"].failures == 1
+    assert bench.pool.health["fake"].failures == 1
 
 
 def test_rows_that_one_of_a_batch_cannot_take_cost_that_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +299,7 @@ def test_a_session_that_the_drafter_names_is_lost_and_the_pass_is_not_run_again(
     assert {type(outcome) for outcome in outcomes if getattr(outcome, "session", 0) == 2} == {DraftFailed}
     assert [outcome.session for outcome in outcomes if isinstance(outcome, Drafted)] == [1, 3]
     assert sorted(bench.drafter.rows) == [1, 3]
-    health = bench.desk.health["fake"]
+    health = bench.pool.health["fake"]
     assert (health.passes, health.drafts, health.failures) == (1, 2, 1)
 
 
@@ -333,7 +334,7 @@ def test_what_still_comes_for_a_failed_session_is_passed_over(bench: Bench) -> N
     bench.request(1, epoch=2)
     bench.queue.put(DropSession(1))
     assert bench.work(1) == []  # the end of the session; its queued work went with it
-    assert bench.desk.health["fake"].sessions == 0
+    assert bench.pool.health["fake"].sessions == 0
 
 
 def test_a_drafter_that_keeps_raising_is_reported_until_it_works_again(bench: Bench) -> None:
@@ -345,7 +346,7 @@ def test_a_drafter_that_keeps_raising_is_reported_until_it_works_again(bench: Be
         bench.open(session)
         bench.request(session)
     bench.work(6)
-    health = bench.desk.health["fake"]
+    health = bench.pool.health["fake"]
     assert health.failing
     assert (health.failures, health.last_error) == (3, "MemoryError")
     bench.drafter.on_draft = lambda session: None
@@ -358,15 +359,15 @@ def test_a_drafter_that_keeps_raising_is_reported_until_it_works_again(bench: Be
 def test_a_refusal_tells_the_target_why_and_is_no_failure(bench: Bench) -> None:
     bench.open(1, t_first=13)
     assert bench.work(1) == [DraftFailed(1, 0, "no room: try again later")]
-    health = bench.desk.health["fake"]
+    health = bench.pool.health["fake"]
     assert (health.refusals, health.failures, health.sessions) == (1, 0, 0)
 
 
 def test_a_drafter_that_cannot_be_warmed_up_is_failing_and_never_warm(bench: Bench) -> None:
     bench.drafter.warm_up_error = OSError("no such device")
     why = "it could not be warmed up (OSError)"
-    assert bench.desk.warm_up("fake") == Broken("fake", why)
-    health = bench.desk.health["fake"]
+    assert bench.pool.warm_up("fake") == Broken("fake", why)
+    health = bench.pool.health["fake"]
     assert (health.warm, health.failing, health.last_error, health.broken) == (False, True, "OSError", why)
 
 
@@ -408,6 +409,6 @@ def test_a_thread_that_dies_of_its_own_says_so(bench: Bench) -> None:
         raise RuntimeError("a fault of ours")
 
     died = threading.Event()
-    worker = DraftWorker(bench.desk, bench.queue, deliver, died.set, bench.clock)
+    worker = DraftWorker(bench.pool, bench.queue, deliver, died.set, bench.clock)
     worker.start()
     assert died.wait(10)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from starsd_edge.device.cuda_driver import CudaDevice
+from starsd_edge.device.gpus import CudaDevice
 from starsd_edge.device.host import Host
 from starsd_edge.errors import EngineError
 

@@ -72,11 +72,16 @@ class _Binding:
 
 
 class FakeGpuSession:
-    """A session that says it runs on the GPU."""
+    """A session that says it runs on the GPU.
+
+    Attributes:
+        uploads: for each pass, the bytes of every input that came from the host.
+    """
 
     def __init__(self, file: Path, device: FakeDevice) -> None:
         self._session = open_session(file, threads=1)
         self._device = device
+        self.uploads: list[dict[str, int]] = []
 
     def get_providers(self) -> list[str]:
         return [PROVIDER, CPU_PROVIDER]
@@ -87,10 +92,17 @@ class FakeGpuSession:
     def io_binding(self) -> _Binding:
         return _Binding()
 
+    def run(self, names: list[str], inputs: Arrays) -> list[npt.NDArray[Any]]:
+        """Run on inputs from the host, all of which go up."""
+        self.uploads.append({name: array.nbytes for name, array in inputs.items()})
+        results: list[npt.NDArray[Any]] = self._session.run(names, inputs)
+        return results
+
     def run_with_iobinding(self, binding: _Binding) -> None:
         """Run at once, on a stream of ONNX Runtime's own: nothing that the caller queued may be under way."""
         assert not self._device.scheduler.pending, "ONNX Runtime would not wait for this"
         memory = self._device.memory
+        self.uploads.append({name: array.nbytes for name, array in binding.host.items()})
         past = {}
         for name, place in binding.places.items():
             content, _ = memory.read(self._span(name, place), whole=True)

@@ -19,6 +19,7 @@ from starsd_edge.protocol.hub_side import (
     AddRows,
     AnswerProbe,
     DropSession,
+    FindPort,
     HangUp,
     HubAction,
     HubConnection,
@@ -127,7 +128,7 @@ class LossyStar:
             lambda _: Offer("eagle", "fp", self.codec),
             HubLimits(max_sessions=6),
             self._new_tag,
-            self._own_port if self.dedicated else None,
+            self.dedicated,
         )
         self.fed: dict[int, Fed] = {}
         self.queued: list[QueueDraft] = []
@@ -195,7 +196,7 @@ class LossyStar:
 
     def arrive_up(self, wire: Wire) -> None:
         """The next frame of a connection reaches the hub."""
-        self.act(wire.hub_end.receive(wire.up.popleft(), self.now))
+        self.act(wire.hub_end.receive(wire.up.popleft(), self.now, 0))
 
     def arrive_down(self, wire: Wire) -> None:
         """The next frame reaches the target, unless it has left that connection."""
@@ -209,7 +210,7 @@ class LossyStar:
         for action in actions:
             if isinstance(action, Send):
                 self.check_sent(action.frame)
-                wire = next((wire for wire in self.wires if wire.hub_end is action.connection), None)
+                wire = next((wire for wire in self.wires if wire.hub_end.number == action.connection), None)
                 assert wire is not None, "a frame for a connection that the hub knows to be gone"
                 wire.down.append(action.frame)
             elif isinstance(action, OpenSession):
@@ -236,9 +237,11 @@ class LossyStar:
                 del self.fed[action.session]
                 self.queued = [queued for queued in self.queued if queued.session != action.session]
             elif isinstance(action, AnswerProbe):
-                self.act(action.connection.answer_probe(action, self.now, is_behind=False))
+                self.act(self.hub.answer_probe(action, self.now, is_behind=False))
+            elif isinstance(action, FindPort):
+                self.act(self.hub.send_on(action, self._own_port(action.owner)))
             elif isinstance(action, HangUp | SendOn):
-                next(wire for wire in self.wires if wire.hub_end is action.connection).hung_up = True
+                next(wire for wire in self.wires if wire.hub_end.number == action.connection).hung_up = True
 
     def check_sent(self, frame: bytes) -> None:
         """An honest target is never told that its rows or frames are wrong."""

@@ -11,11 +11,10 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from starsd_edge.telemetry.feed import Snapshot, decode_snapshot
-from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.board import StarBoard, ViewState, press
 from starsd_edge.telemetry.monitor.formats import ASCII, UNICODE, Marks
 from starsd_edge.telemetry.monitor.frame import Sight, frame
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.view import ViewState, press
 
 FOLDER = Path(__file__).parents[1] / "monitor"
 FEED = FOLDER / "feed.jsonl"

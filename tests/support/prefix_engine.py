@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import EngineSpec, Sequence, Step, require_pending
+from starsd_edge.runtime.engine import EngineSpec, Sequence, Step
+from starsd_edge.runtime.kv_engine import require_pending
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15

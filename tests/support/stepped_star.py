@@ -123,7 +123,7 @@ class SteppedStar:
         return sum(map(len, frames))
 
     def _hear_at_hub(self, frame: bytes) -> None:
-        self._act(self._connection.receive(frame, self.clock.now))
+        self._act(self._connection.receive(frame, self.clock.now, 0))
 
     def _act(self, actions: Sequence[HubAction]) -> None:
         for action in actions:

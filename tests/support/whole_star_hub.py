@@ -17,9 +17,9 @@ from starsd_edge.scheduling.policies import LATENCY
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import Batch, DraftQueue
+from starsd_server.drafter_pool import Done
 from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.shapes import ShapeControllers, share
-from starsd_server.worker import Done
 from tests.support.guessed_text import GuessedText
 from tests.support.virtual_time import VirtualTime
 
@@ -58,7 +58,7 @@ class StarPlan:
 
 
 class StarConnection:
-    """What the hub's books ask a connection for."""
+    """What the hub's measurements and shapes ask a connection for."""
 
     def __init__(self) -> None:
         self.report: Report | None = None
@@ -81,10 +81,10 @@ class StarHub:
     def __init__(self, time: VirtualTime, plan: StarPlan) -> None:
         self._time = time
         self._plan = plan
-        self._books = PassRecord([KIND], plan.max_batch)
+        self._pass_record = PassRecord([KIND], plan.max_batch)
         self._latencies = Latencies()
         scheduler = Scheduler(
-            POLICIES[plan.policy](), predict=self._books.predict, expect=self._latencies.expected_return_s
+            POLICIES[plan.policy](), predict=self._pass_record.predict, expect=self._latencies.expected_return_s
         )
         self._queue = DraftQueue(scheduler, plan.max_batch)
         self._shapes = ShapeControllers(time, plan.fixed)
@@ -121,7 +121,7 @@ class StarHub:
     def _share_out(self) -> None:
         wishes = self._shapes.wishes()
         if wishes:
-            self._shapes.take(share(wishes, self._books.known_costs(), self._plan.max_batch))
+            self._shapes.take(share(wishes, self._pass_record.known_costs(), self._plan.max_batch))
         self._time.at(self._time.now + _SHARE_S, self._share_out)
 
     def _next(self) -> None:
@@ -140,7 +140,7 @@ class StarHub:
 
     def _done(self, work: Batch, began: float, took_s: float) -> None:
         self._queue.spent(work, took_s)
-        self._books.take_in(Done((), work, KIND, took_s))
+        self._pass_record.take_in(Done((), work, KIND, took_s))
         for request in (answer.request for answer in work.answers):
             known = self._sessions[request.session]
             right = self._time.now < self._plan.right_until_s

@@ -11,14 +11,16 @@ import numpy.typing as npt
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.features import read_features, write_features
-from starsd_edge.protocol.hub_shapes import ShapeChooser
 from starsd_edge.protocol.hub_side import (
     Away,
     Back,
+    DraftJudged,
+    FindPort,
     HubAction,
     HubConnection,
     HubLimits,
     HubProtocol,
+    Notice,
     Offer,
     OwnPort,
     QueueDraft,
@@ -28,6 +30,7 @@ from starsd_edge.protocol.hub_side import (
 from starsd_edge.protocol.messages import Hello, HubMessage, Open, Opened, Ready, TargetMessage, Tensor, Welcome
 from starsd_edge.protocol.target_side import SessionOpened, TargetEvent, TargetProtocol, TargetSession
 from starsd_edge.speculation.tree import DraftTree
+from starsd_server.shapes import ShapeControllers
 
 VOCAB = 1000
 WIDTH = 8
@@ -109,7 +112,8 @@ class Peer:
 
     def say_frame(self, frame: bytes) -> list[HubMessage]:
         """The same with raw bytes."""
-        return self.hub.carry_out(self.connection.receive(frame, self.hub.now), self.connection)
+        waiting_bytes = self.hub.waiting.get(self.connection.owner, 0)
+        return self.hub.carry_out(self.connection.receive(frame, self.hub.now, waiting_bytes), self.connection)
 
     def open(self, ref: int = 1, t_first: int = 7, first_row: int = 0) -> bytes:
         """A new session; its tag."""
@@ -130,22 +134,19 @@ class HubUnderTest:
     own_port: Callable[[str], OwnPort | Refusal] | None = None
     waiting: dict[str, int] = field(default_factory=dict)
     """Bytes of features that wait for the drafter, per key."""
-    shapes: ShapeChooser | None = None
+    shapes: ShapeControllers | None = None
+    """Chooses the shapes of drafts; None: they are as targets ask."""
     now: float = 100.0
     done: list[HubAction] = field(default_factory=list)
-    """Actions other than Send and those in `moves`, in order."""
+    """Actions other than Send and those in `moves` and `notices`, in order."""
+    notices: list[Notice] = field(default_factory=list)
     moves: list[Away | Back] = field(default_factory=list)
     """Sessions that lost their connection or got one again."""
 
     def __post_init__(self) -> None:
         self._tags = 0
         choose = self.choose or (lambda _: Offer("ngram", "fp", self.codec))
-        self.protocol = HubProtocol(
-            HUB_ID, choose, self.limits, self._new_tag, self.own_port, self._waiting, self.shapes
-        )
-
-    def _waiting(self, owner: str) -> int:
-        return self.waiting.get(owner, 0)
+        self.protocol = HubProtocol(HUB_ID, choose, self.limits, self._new_tag, self.own_port is not None)
 
     def _new_tag(self) -> bytes:
         self._tags += 1
@@ -163,10 +164,36 @@ class HubUnderTest:
 
     def carry_out(self, actions: list[HubAction], connection: HubConnection) -> list[HubMessage]:
         """The messages sent on this connection; the rest goes to `done`."""
-        sent = [action for action in actions if isinstance(action, Send)]
-        self.moves += [action for action in actions if isinstance(action, Away | Back)]
-        self.done += [action for action in actions if not isinstance(action, Send | Away | Back)]
-        return [decode_from_hub(action.frame) for action in sent if action.connection is connection]
+        sent: list[HubMessage] = []
+        for action in actions:
+            if isinstance(action, Send):
+                sent += [decode_from_hub(action.frame)] if action.connection == connection.number else []
+            elif isinstance(action, FindPort):
+                assert self.own_port is not None
+                sent += self.carry_out(self.protocol.send_on(action, self.own_port(action.owner)), connection)
+            elif isinstance(action, Away | Back):
+                self.moves.append(action)
+            elif isinstance(action, Notice):
+                self._note(action)
+            elif isinstance(action, QueueDraft) and self.shapes is not None:
+                sent += self._choose_shape(action, self.shapes, connection)
+            else:
+                self.done.append(action)
+        return sent
+
+    def _note(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        if isinstance(notice, DraftJudged) and self.shapes is not None:
+            self.shapes.judged(notice.session, notice.steps)
+
+    def _choose_shape(self, asked: QueueDraft, shapes: ShapeControllers, connection: HubConnection) -> list[HubMessage]:
+        asks = self.protocol.connection_of(asked.session)
+        assert asks is not None
+        shape = shapes.choose(asked.session, asks, asked.base_len, asked.shape)
+        if shape.is_empty:
+            return self.carry_out(self.protocol.turn_down(asked), connection)
+        self.done.append(self.protocol.narrow(asked, shape))
+        return []
 
     def take_done(self, kind: type[Kind]) -> Kind:
         """The one action other than Send since the last look, which is of this kind."""

@@ -17,7 +17,7 @@ import numpy as np
 from starsd_edge.bundles.fingerprints import feature_fingerprint, source_fingerprint, tokenizer_fingerprint
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.features import FLOAT16, INT8, read_features, write_features
-from starsd_edge.protocol.hub_side import HangUp, HubAction, HubLimits, HubProtocol, Offer, Send
+from starsd_edge.protocol.hub_side import HangUp, HubAction, HubLimits, HubProtocol, Notice, Offer, Send
 from starsd_edge.protocol.messages import (
     Close,
     DraftRequest,
@@ -31,8 +31,8 @@ from starsd_edge.protocol.messages import (
 )
 from starsd_edge.protocol.rows import SentRows
 from starsd_server.draft_queue import DraftQueue
+from starsd_server.drafter_pool import Drafted, DrafterPool
 from starsd_server.drafters.ngram import NgramDrafter
-from starsd_server.worker import Drafted, DrafterPool
 from tests.support.golden_frames import FROM_HUB, FROM_TARGET, TAG, Golden
 from tests.support.wire_tables import PAGE, message_name
 
@@ -137,7 +137,7 @@ class Talk:
         )
         self.hub.ready("ngram")
         self.queue = DraftQueue()
-        self.desk = DrafterPool([NgramDrafter(8)], lambda: 0.0)
+        self.pool = DrafterPool([NgramDrafter(8)], lambda: 0.0)
         self.now = 0.0
         self.steps: list[dict[str, Any]] = []
         self.connect()
@@ -164,10 +164,10 @@ class Talk:
             frame = message if isinstance(message, bytes) else encode(message)
             step = {"from": "target", "hex": frame.hex()}
             self.steps.append(step if isinstance(message, bytes) else step | _told(message))
-            actions += self.connection.receive(frame, self.now)
+            actions += self.connection.receive(frame, self.now, 0)
         self._carry_out(actions)
         while (work := self.queue.take(self.now)) is not None:
-            for outcome in self.desk.do(work).outcomes:
+            for outcome in self.pool.do(work).outcomes:
                 assert isinstance(outcome, Drafted)
                 self._carry_out(
                     self.hub.answer(outcome.session, outcome.epoch, outcome.base_len, outcome.tree, 0, 0, self.now)
@@ -180,7 +180,7 @@ class Talk:
                 self.steps.append({"from": "hub", "hex": action.frame.hex(), **told})
             elif isinstance(action, HangUp):
                 self.steps.append({"event": "the hub closes", "code": action.code})
-            else:
+            elif not isinstance(action, Notice):
                 self.queue.put(action)  # type: ignore[arg-type]
 
 

@@ -17,8 +17,8 @@ from unittest.mock import patch
 from typer.main import get_command
 
 from starsd_edge.cli import config, options
+from starsd_edge.cli.commands import Settings
 from starsd_edge.cli.main import PROGRAM, build_app
-from starsd_edge.cli.settings.values import Settings
 
 _ENDS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>", "<"})
 

@@ -26,8 +26,7 @@ from starsd_edge.heads.draft_bundle import (
     DraftManifest,
     load_draft_bundle,
 )
-from starsd_edge.heads.engine import MOST_CANDIDATES
-from starsd_edge.heads.onnx_engine import INPUTS, OUTPUTS
+from starsd_edge.heads.engine import INPUTS, MOST_CANDIDATES, OUTPUTS
 from starsd_edge.heads.torch_engine import log_probabilities, run_head
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.checkpoint import Checkpoint, digest_tensors, open_checkpoint

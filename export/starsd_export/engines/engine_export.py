@@ -26,7 +26,7 @@ from starsd_edge.bundles.engine_manifest import (
     require_plan,
 )
 from starsd_edge.bundles.integrity import require_free_space, require_replaceable, sha256_file, staged_directory
-from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
+from starsd_edge.device.gpus import CudaDevice, cuda_devices
 from starsd_edge.errors import EngineError, StarsdError, UsageError, require_one_of
 from starsd_export.engines.builder import COMPUTE_CAPABILITIES, ENGINES, Library, open_library
 from starsd_export.engines.profiles import PROFILES, engine_limits, plan_bytes, profile_shapes, require_memory

@@ -8,15 +8,25 @@ is computed. So a draft is the same as from scratch, and a good drafter hardly e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
+from contextlib import contextmanager
 
 import numpy as np
 
+from starsd_edge.errors import GpuMemoryError
 from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.runtime.engine import Engine, Sequence, Step, causal_mask
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, draft_each, extend_each
+from starsd_server.drafters.contract import (
+    DraftOutcome,
+    Failures,
+    SessionRefusedError,
+    draft_each,
+    extend_each,
+    no_room,
+)
 from starsd_server.drafters.dynamic_tree import NextTokens, grow_spine, top_candidates
 
 CAUSAL_LM = "causal-lm"
@@ -83,12 +93,10 @@ class CausalLmDrafter:
     def open(self, session: int, first_row: int, t_first: int) -> None:
         """See `Drafter`."""
         if len(self._sessions) >= self._max_sessions:
-            raise SessionRefusedError(
-                f"the hub's {self._name} drafter holds {self._max_sessions} sessions, its limit: "
-                "try again later, or start the hub with a larger --max-sessions"
-            )
+            raise no_room(self._name, self._max_sessions)
         self._require_known([t_first])
-        self._sessions[session] = _Session(self._engine, self._tokenizer_size, t_first)
+        with self._gpu_memory():
+            self._sessions[session] = _Session(self._engine, self._tokenizer_size, t_first)
         self._base_lens[session] = first_row
 
     def close(self, session: int) -> int:
@@ -113,14 +121,27 @@ class CausalLmDrafter:
         self._require_known(rows.ids)
         state = self._sessions[rows.session]
         if state is not None and state.has_room_for(len(rows.ids)):
-            state.extend(rows.ids)
+            with self._gpu_memory():
+                state.extend(rows.ids)
         else:
             self._sessions[rows.session] = None
         self._base_lens[rows.session] += len(rows.ids)
 
     def _draft_one(self, session: int, shape: DraftShape) -> DraftTree:
         state = self._sessions[session]
-        return DraftTree.empty() if state is None else state.draft(shape)
+        with self._gpu_memory():
+            return DraftTree.empty() if state is None else state.draft(shape)
+
+    @contextmanager
+    def _gpu_memory(self) -> Iterator[None]:
+        """Around what may need memory for KV: where a GPU has none left, the session is refused."""
+        try:
+            yield
+        except GpuMemoryError as error:
+            raise SessionRefusedError(
+                f"the hub's {self._name} drafter has no GPU memory left for another session's KV: try again later, or "
+                "start the hub with a smaller --max-sessions"
+            ) from error
 
     def _require_known(self, ids: ListLike[int]) -> None:
         if len(ids) and not 0 <= min(ids) <= max(ids) < self._engine.spec.vocab_size:
@@ -131,9 +152,9 @@ class CausalLmDrafter:
 
 
 class _Session:
-    """One sequence: KV of its true tokens, and of the draft tokens on top of them (`_guesses`).
+    """One sequence: KV of its true tokens, and of the draft tokens on top of them (`_drafted`).
 
-    Invariants: the sequence's committed rows are the first `_confirmed` true tokens, then `_guesses`. There are draft
+    Invariants: the sequence's committed rows are the first `_confirmed` true tokens, then `_drafted`. There are draft
     tokens only when every true token has its row. `_next` is empty until the last true token has its row. From then on
     it holds the candidates after that token and after each draft token, and draft token j is the likeliest of
     `_next[j]`.
@@ -145,12 +166,12 @@ class _Session:
         self._seq: Sequence = engine.open(engine.spec.max_context)
         self._true = [t_first]
         self._confirmed = 0
-        self._guesses: list[int] = []
+        self._drafted: list[int] = []
         self._next: list[NextTokens] = []
 
     @property
     def rows_held(self) -> int:
-        return self._confirmed + len(self._guesses)
+        return self._confirmed + len(self._drafted)
 
     def has_room_for(self, new: int) -> bool:
         return len(self._true) + new <= self._seq.capacity
@@ -158,7 +179,7 @@ class _Session:
     def extend(self, ids: ListLike[int]) -> None:
         """Take in true tokens and compute all but the last few, which go with their successors or with the draft."""
         self._true.extend(ids)
-        self._confirm(_agreement(self._guesses, ids), len(ids))
+        self._confirm(_agreement(self._drafted, ids), len(ids))
         self._compute_all_but(min(_LAZY_ROWS, self._engine.spec.max_chunk))
 
     def draft(self, shape: DraftShape) -> DraftTree:
@@ -170,11 +191,11 @@ class _Session:
         """Of `new` true tokens the first `right` equal the draft: keep their rows, and later draft tokens if all do."""
         self._confirmed += right
         if right == new:
-            self._guesses = self._guesses[right:]
+            self._drafted = self._drafted[right:]
             self._next = self._next[right:]
             return
         self._engine.truncate(self._seq, self._confirmed)
-        self._guesses = []
+        self._drafted = []
         self._next = []
 
     def _candidates_after(self, path: ListLike[int]) -> NextTokens:
@@ -182,9 +203,9 @@ class _Session:
         if not self._next:
             self._next.append(self._compute(self._true[self._confirmed :]))
             self._confirmed = len(self._true)
-        if len(path) > len(self._guesses):
+        if len(path) > len(self._drafted):
             self._next.append(self._compute(path[-1:]))
-            self._guesses.append(path[-1])
+            self._drafted.append(path[-1])
         return self._next[len(path)]
 
     def _compute_all_but(self, last: int) -> None:
@@ -210,11 +231,11 @@ class _Session:
         return step
 
 
-def _agreement(guesses: ListLike[int], ids: ListLike[int]) -> int:
+def _agreement(drafted: ListLike[int], ids: ListLike[int]) -> int:
     """Length of the common prefix."""
     right = 0
-    for guess, token in zip(guesses, ids, strict=False):
-        if guess != token:
+    for draft_token, token in zip(drafted, ids, strict=False):
+        if draft_token != token:
             break
         right += 1
     return right

@@ -22,7 +22,17 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 
 
 class SessionRefusedError(StarsdError):
-    """A drafter is sound but does not serve this session (full, rows it cannot take); its line is shown there."""
+    """A drafter works but does not serve this session: it is full, or cannot take the rows. The line goes to the target
+    of this session.
+    """
+
+
+def no_room(drafter: str, max_sessions: int) -> SessionRefusedError:
+    """The error of a drafter that holds as many sessions as it may."""
+    return SessionRefusedError(
+        f"the hub's {drafter} drafter holds {max_sessions} sessions, its limit: "
+        "try again later, or start the hub with a larger --max-sessions"
+    )
 
 
 Failures = Mapping[int, Exception]

@@ -16,7 +16,7 @@ from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
-from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError
+from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, no_room
 from starsd_server.drafters.eagle_draft import TreeDrafter
 from starsd_server.drafters.eagle_lines import PastBatch
 from starsd_server.drafters.eagle_session import EagleSession, Extender, HeadFeed
@@ -51,9 +51,9 @@ class EagleDrafter:
         target_export: str = "starsd-edge export",
     ) -> None:
         self._engine = engine
-        self._gathering = PastBatch(engine)
-        self._extender = Extender(engine, draft_ids, self._gathering)
-        self._trees = TreeDrafter(engine, draft_ids, self._gathering)
+        self._past_batch = PastBatch(engine)
+        self._extender = Extender(engine, draft_ids, self._past_batch)
+        self._trees = TreeDrafter(engine, draft_ids, self._past_batch)
         self._fingerprint = fingerprint
         self._accepts = frozenset(accepts)
         self._max_sessions = max_sessions
@@ -78,8 +78,8 @@ class EagleDrafter:
 
     @property
     def rows_in_use(self) -> int:
-        """Rows that memory is held for: those of all sessions, and those of the last gathering for a pass."""
-        return sum(session.store.capacity for session in self._sessions.values()) + self._gathering.rows
+        """Rows that memory is held for: those of all sessions, and those of the last batch."""
+        return sum(session.store.capacity for session in self._sessions.values()) + self._past_batch.rows
 
     @property
     def bytes_per_row(self) -> int:
@@ -110,22 +110,19 @@ class EagleDrafter:
         ids, features = np.zeros(2, np.int64), np.zeros((2, self._engine.spec.hidden_size), np.float16)
         self._extender.extend([HeadFeed(session, ids, features)])
         self._trees.draft([session], [DraftShape(2, 2, 1)])
-        self._gathering.release()
+        self._past_batch.release()
 
     def open(self, session: int, first_row: int, t_first: int) -> None:
         """See `Drafter`."""
         if len(self._sessions) >= self._max_sessions:
-            raise SessionRefusedError(
-                f"the hub's {self._name} drafter holds {self._max_sessions} sessions, its limit: "
-                "try again later, or start the hub with a larger --max-sessions"
-            )
+            raise no_room(self._name, self._max_sessions)
         self._sessions[session] = EagleSession(self._engine, first_row)
 
     def close(self, session: int) -> int:
         """See `Drafter`."""
         state = self._sessions.pop(session, None)
         if not self._sessions:
-            self._gathering.release()
+            self._past_batch.release()
         return 0 if state is None else state.store.rows
 
     def extend(self, batch: Sequence[NewRows]) -> Failures:

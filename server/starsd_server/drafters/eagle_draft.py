@@ -15,7 +15,7 @@ from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_togeth
 from starsd_server.drafters.eagle_lines import Past, PastBatch, RowSlots, alike
 from starsd_server.drafters.eagle_session import EagleSession, candidates
 
-MAX_GUESSES = 256
+MAX_DRAFT_ROWS = 256
 """Most rows of draft tokens below one root that a head computes for one draft."""
 
 
@@ -26,10 +26,10 @@ class TreeDrafter:
         draft_ids: int64 [draft vocabulary], the target's id of each token of the head's vocabulary.
     """
 
-    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: PastBatch) -> None:
+    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], past_batch: PastBatch) -> None:
         self._engine = engine
         self._draft_ids = draft_ids
-        self._gathering = gathering
+        self._past_batch = past_batch
 
     def draft(self, sessions: Sequence[EagleSession], shapes: Sequence[DraftShape]) -> list[DraftTree]:
         """One tree per session; the empty one before it has any row."""
@@ -39,19 +39,19 @@ class TreeDrafter:
         growing.sort(key=lambda number: -shapes[number].max_depth)
         for numbers in alike(growing, lambda number: sessions[number].store.rows):
             together = [sessions[number] for number in numbers]
-            past = self._gathering.gather([session.store for session in together])
-            guesses = _Guesses(self._engine, self._draft_ids, together, past)
-            grow_together([growths[number] for number in numbers], guesses.expand)
+            past = self._past_batch.gather([session.store for session in together])
+            rows = _DraftRows(self._engine, self._draft_ids, together, past)
+            grow_together([growths[number] for number in numbers], rows.expand)
         return [growth.tree() for growth in growths]
 
 
 def _growth(session: EagleSession, shape: DraftShape) -> Growth:
     width = 1 if shape.branching == 1 else min(MOST_CANDIDATES, max(1, round((2 * shape.max_nodes) ** 0.5)))
-    shape = DraftShape(shape.max_nodes, min(shape.max_depth, MAX_GUESSES // width), shape.branching)
+    shape = DraftShape(shape.max_nodes, min(shape.max_depth, MAX_DRAFT_ROWS // width), shape.branching)
     return Growth(shape, width, session.first, repeated(session.store.ids, shape.max_depth))
 
 
-class _Guesses:
+class _DraftRows:
     """The rows of draft tokens of several sequences, for one draft."""
 
     def __init__(

@@ -97,7 +97,7 @@ class HeadKvRows:
 MOST_GATHERED = 16384
 """Most rows, padding included, that are gathered for one pass; further lines go into another pass."""
 _SPARE = 4
-"""Divisor of the spare room: a gathering gets a quarter more memory than it needs, so that growing lines soon fit
+"""Divisor of the spare room: a batch gets a quarter more memory than it needs, so that growing lines soon fit
 again.
 """
 _ALIKE_ROWS = 512

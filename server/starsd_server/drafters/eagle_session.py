@@ -68,10 +68,10 @@ class Extender:
         draft_ids: int64 [draft vocabulary], the target's id of each token of the head's vocabulary.
     """
 
-    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], gathering: PastBatch) -> None:
+    def __init__(self, engine: HeadEngine, draft_ids: npt.NDArray[np.int64], past_batch: PastBatch) -> None:
         self._engine = engine
         self._draft_ids = draft_ids
-        self._gathering = gathering
+        self._past_batch = past_batch
         self._most = min(_CHUNK, max(1, engine.spec.max_positions // 2))
 
     def extend(self, feeds: Sequence[HeadFeed]) -> None:
@@ -107,7 +107,7 @@ class Extender:
                 )
 
     def _run(self, feeds: Sequence[HeadFeed], counts: Sequence[int], places: RowSlots) -> HeadStep:
-        past = self._gathering.gather([feed.session.store for feed in feeds])
+        past = self._past_batch.gather([feed.session.store for feed in feeds])
         spec = self._engine.spec
         none = self._engine.zeros(len(feeds), spec.n_kv_heads, 0, spec.head_dim)
         chunks = [slice(feed.taken, feed.taken + count) for feed, count in zip(feeds, counts, strict=True)]

@@ -8,7 +8,7 @@ from starsd_edge.protocol.messages import Hello
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape
-from starsd_server.drafters.contract import DraftOutcome, Failures, SessionRefusedError, draft_each, extend_each
+from starsd_server.drafters.contract import DraftOutcome, Failures, draft_each, extend_each, no_room
 
 NGRAM = "ngram"
 
@@ -46,10 +46,7 @@ class NgramDrafter:
     def open(self, session: int, first_row: int, t_first: int) -> None:
         """See `Drafter`."""
         if len(self._texts) >= self._max_sessions:
-            raise SessionRefusedError(
-                f"the hub's ngram drafter holds {self._max_sessions} sessions, its limit: "
-                "try again later, or start the hub with a larger --max-sessions"
-            )
+            raise no_room(NGRAM, self._max_sessions)
         self._texts[session] = NgramIndex()
         self._texts[session].append([t_first])
         self._first_rows[session] = first_row

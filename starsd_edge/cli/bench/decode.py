@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starsd_edge.bench.decode_figures import NGRAM, PLAIN, SPECULATIVE, TRANSFORMERS, DecodeTimes, decode_figures
-from starsd_edge.bench.figures import BenchReport, label_of
-from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.decode_figures import (
+    NGRAM,
+    PLAIN,
+    SPECULATIVE,
+    TRANSFORMERS,
+    DecodeTimes,
+    decode_figures,
+    decode_tables,
+)
+from starsd_edge.bench.figures import BenchReport, describe_machine, label_of, usable_cores
 from starsd_edge.bench.prompts import TREATMENT, fit_prompts, read_messages
-from starsd_edge.bench.runs import Divergence, Mode, Runs, differences, margin_at, run_by_turns
-from starsd_edge.bench.verify_curve import measure_verify
-from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bench.runs import Divergence, Mode, Runs, differences, margin_at, measure_verify, run_by_turns
+from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.bundles.catalogue import find_bundle
-from starsd_edge.cli.bench import modes as bench_modes
-from starsd_edge.cli.bench import modes as bench_rivals
+from starsd_edge.cli.bench import modes
 from starsd_edge.cli.bench.options import BenchDecodeOptions, HubDrafter
-from starsd_edge.cli.extras import missing_extra
+from starsd_edge.cli.output import output_console
 from starsd_edge.cli.run_draft.setup import drafter_kind
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, missing_extra
 from starsd_edge.hub_process import hub_process
 from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.tree import DraftShape
@@ -102,18 +107,19 @@ class DecodeBench:
         options = self._options
         check_device(options.device)
         machine = describe_machine(_LIBRARIES)
-        policy = bench_rivals.prepare_environment("passive")
+        policy = modes.prepare_environment("passive")
         messages = read_messages(options.prompts)
         for name in filter(None, (options.bundle, options.draft)):
             find_bundle(name)  # a wrong one is known before anything is loaded
-        target = self._open_target()
+        self._progress("loading the target")
+        target = modes.load_target(options.bundle, options.device, self._threads)
         prompts = fit_prompts(messages, lambda message: target.encode(message, raw=False), options.prompt_tokens)
         self._check_length(target)
-        checkpoint = bench_rivals.checkpoint_path(options.checkpoint, target.bundle.manifest.source)
+        checkpoint = modes.checkpoint_path(options.checkpoint, target.bundle.manifest.source)
         with ExitStack() as stack:
-            self._add_own_modes(bench_modes.without_end(target), stack)
+            self._add_own_modes(modes.without_end(target), stack)
             ours = [mode.name for mode in self._modes]
-            self._add_rivals(checkpoint, target.bundle)
+            self._add_other_libraries(checkpoint, target.bundle)
             runs = run_by_turns(self._modes, prompts, options.new_tokens, options.repeats, self._progress)
             links = {name: link.figures for name, link in self._links.items()}
         committed = options.prompt_tokens + options.new_tokens // 2
@@ -132,12 +138,6 @@ class DecodeBench:
             notes=self._notes,
         )
 
-    def _open_target(self) -> Target:
-        from starsd_jetson.target import Target
-
-        self._progress("loading the target")
-        return Target.open(load_bundle(find_bundle(self._options.bundle)), self._options.device, self._threads)
-
     def _check_length(self, target: Target) -> None:
         wanted = self._options.prompt_tokens + self._options.new_tokens
         most = target.context(None)
@@ -148,18 +148,18 @@ class DecodeBench:
             )
 
     def _add_own_modes(self, target: Target, stack: ExitStack) -> None:
+        from starsd_edge.runtime.loading import open_engine
         from starsd_jetson.drafting import NgramDrafts, NoDrafts
-        from starsd_jetson.engines import open_engine
         from starsd_jetson.target import draft_shape
 
         options = self._options
         shape = draft_shape(target.engine.spec, options.draft_depth, options.draft_nodes, options.draft_branching)
-        self._add(bench_modes.OurMode(PLAIN, target, NoDrafts(), shape), "plain")
+        self._add(modes.OurMode(PLAIN, target, NoDrafts(), shape), "plain")
         if options.tune:
             engine = open_engine(target.bundle, options.device, self._threads, spinning=True)
             spinning = replace(target, engine=engine)
-            self._add(bench_modes.OurMode(PLAIN_SPINNING, spinning, NoDrafts(), shape), "plain spinning")
-        self._add(bench_modes.OurMode(NGRAM, target, NgramDrafts(), shape), "local ngram")
+            self._add(modes.OurMode(PLAIN_SPINNING, spinning, NoDrafts(), shape), "plain spinning")
+        self._add(modes.OurMode(NGRAM, target, NgramDrafts(), shape), "local ngram")
         for number, drafter in enumerate(options.drafters):
             name = SPECULATIVE if number == 0 else f"{SPECULATIVE}_{drafter.replace('-', '_')}"
             title = f"hub {self._kind(drafter)}"
@@ -190,25 +190,23 @@ class DecodeBench:
         if drafter == HubDrafter.DRAFT.value and self._options.draft is not None:
             arguments.insert(0, str(find_bundle(self._options.draft)))
         url = stack.enter_context(hub_process(arguments))
-        link = stack.enter_context(bench_modes.hub_link(url, target, shape))
+        link = stack.enter_context(modes.hub_link(url, target, shape))
         self._links[name] = link
         source = hub_drafts(link.open_channel, self._options.draft_wait)
-        self._add(bench_modes.OurMode(name, target, source, shape), title)
+        self._add(modes.OurMode(name, target, source, shape), title)
 
-    def _add_rivals(self, path: Path | None, bundle: Bundle) -> None:
+    def _add_other_libraries(self, path: Path | None, bundle: Bundle) -> None:
         """Those that are installed and can read the checkpoint; a note for each of the others."""
         if path is None:
             self._notes.append("transformers and llama.cpp were not measured: --checkpoint names what they are to load")
             return
         self._progress("loading transformers")
         source_fp = bundle.manifest.fingerprints.source_fp
-        self._try(
-            lambda: bench_rivals.TransformersMode(path, source_fp, self._threads), "transformers fp32", "transformers"
-        )
+        self._try(lambda: modes.TransformersMode(path, source_fp, self._threads), "transformers fp32", "transformers")
         if path.suffix == ".gguf":
             self._progress("loading llama.cpp")
             context = self._options.prompt_tokens + self._options.new_tokens
-            self._try(lambda: bench_rivals.LlamaCppMode(path, context, self._threads), "llama.cpp GGUF", "llama.cpp")
+            self._try(lambda: modes.LlamaCppMode(path, context, self._threads), "llama.cpp GGUF", "llama.cpp")
 
     def _try(self, open_mode: Callable[[], Mode], title: str, library: str) -> None:
         try:
@@ -252,3 +250,54 @@ class DecodeBench:
             "verify_passes": _VERIFY_PASSES,
             "modes": dict(self._titles),
         }
+
+
+def show(outcome: DecodeOutcome) -> None:
+    """Print the tables, whether the answers agree, and what was measured how."""
+    console = output_console(exact=True)
+    for table in decode_tables(outcome.report, outcome.titles, outcome.committed):
+        console.print(table)
+    for line in [*_agreement(outcome), *_conditions(outcome), *outcome.notes]:
+        console.print(line, markup=False)
+
+
+def _agreement(outcome: DecodeOutcome) -> Iterator[str]:
+    ways = ", ".join(outcome.titles[name] for name in outcome.ours)
+    if outcome.exact:
+        yield f"exactness: the same token ids in each of {outcome.answers} answers by {ways}"
+    else:
+        first = outcome.inexact[0]
+        yield (
+            f"exactness: NOT the same token ids: {len(outcome.inexact)} answers differ from plain ones, the first by "
+            f"{outcome.titles[first.mode]}, prompt {first.prompt + 1}, token {first.position + 1}"
+        )
+    if outcome.disagreements is not None:
+        yield f"transformers: {_disagreements(outcome)}"
+
+
+def _disagreements(outcome: DecodeOutcome) -> str:
+    found = outcome.disagreements or ()
+    if not found:
+        return f"the same token ids in each of {outcome.answers} answers"
+    where = ", ".join(
+        f"prompt {each.at.prompt + 1} token {each.at.position + 1} (margin {each.margin:.1e})" for each in found
+    )
+    return f"{len(found)} of {outcome.answers} answers leave ours, first at {where}"
+
+
+def _conditions(outcome: DecodeOutcome) -> Iterator[str]:
+    machine, settings = outcome.report.machine, outcome.report.settings
+    yield (
+        f"{machine['cpu']}, {machine['cores']} cores, {settings['threads']} threads for each engine, load average "
+        f"{machine['load_average_before']} before"
+    )
+    yield (
+        f"{settings['bundle']}: {settings['weights']} weights, {settings['kv_dtype']} KV; "
+        f"{settings['number_of_prompts']} prompts of {settings['prompt_tokens']} tokens, {settings['new_tokens']} new "
+        f"tokens, {settings['repeats']} times"
+    )
+    yield f"prompts: {settings['prompt_treatment']}"
+    yield (
+        "hub_added: round minus draft minus verify, the first round of each answer left out; round_ms: from taking the "
+        "draft to asking for the next and committing"
+    )

@@ -1,22 +1,21 @@
-"""`starsd-edge bench drafts`: how well a drafter foresees a target, without the clock."""
+"""`starsd-edge bench drafts`: how well a drafter predicts a target, without the clock."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from starsd_edge.bench.draft_replay import Features, Paired, Passage, compare, rounds_from, through, walk
-from starsd_edge.bench.figures import BenchReport, Figure, label_of
-from starsd_edge.bench.machine import describe_machine
+from starsd_edge.bench.figures import BenchReport, Figure, describe_machine, label_of
 from starsd_edge.bench.prompts import HELD_OUT, is_looping, read_messages
+from starsd_edge.cli.bench.modes import decode_plainly, load_target
 from starsd_edge.cli.bench.options import BenchDraftsOptions
+from starsd_edge.cli.output import output_console
 from starsd_edge.protocol.features import FLOAT16, INT8, read_features, write_features
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.sampling import SamplingParams
@@ -60,50 +59,27 @@ class DraftsBench:
 
     def run(self) -> tuple[BenchReport, list[Row]]:
         """Decode the texts, then draft along them."""
-        from starsd_edge.bundles.bundle import load_bundle
         from starsd_edge.bundles.catalogue import find_bundle
         from starsd_edge.cli.run_draft.setup import open_drafters
-        from starsd_jetson.target import Target
 
         options = self._options
         self._progress("loading the target")
-        target = Target.open(load_bundle(find_bundle(options.bundle)), "cpu", options.threads)
+        target = load_target(options.bundle, "cpu", options.threads)
         self._progress("loading the drafter")
         (drafter,) = open_drafters([find_bundle(options.draft)], max_sessions=1, threads=options.threads)
         _require_fit(drafter, target)
         messages = read_messages(options.prompts, HELD_OUT)[: options.limit]
         rows: list[Row] = []
         for temperature in options.temperature:
-            passages = [
-                self._passage(target, message, temperature, f"{number} of {len(messages)}")
-                for number, message in enumerate(messages, 1)
-            ]
+            passages = []
+            for number, message in enumerate(messages, 1):
+                self._progress(f"decoding at temperature {temperature:g}: {number} of {len(messages)}")
+                sampling = SamplingParams(temperature, seed=_SEED)
+                passages.append(decode_plainly(target, message, options.new_tokens, sampling))
             for tree, numbers in zip(options.tree, options.shapes, strict=True):
                 self._progress(f"drafting {tree} at temperature {temperature:g}")
                 rows.append(_measure(drafter, passages, temperature, tree, DraftShape(*numbers)))
         return self._report(rows), rows
-
-    def _passage(self, target: Target, message: str, temperature: float, which: str) -> Passage:
-        from starsd_jetson.decoder import Request, decode
-        from starsd_jetson.drafting import KeptFeatures
-
-        self._progress(f"decoding at temperature {temperature:g}: {which}")
-        prompt = target.encode(message, raw=False)
-        kept = KeptFeatures()
-        answer = decode(
-            target.engine,
-            target.tokenizer,
-            Request(
-                prompt,
-                SamplingParams(temperature, seed=_SEED),
-                self._options.new_tokens,
-                target.context(None),
-                DraftShape(0, 0),
-            ),
-            kept,
-            clock=time.perf_counter,
-        )
-        return Passage([*prompt, *answer.token_ids], len(prompt), kept.features)
 
     def _report(self, rows: Sequence[Row]) -> BenchReport:
         figures: list[Figure] = []
@@ -195,12 +171,10 @@ def _walked(texts: Sequence[Sequence[Round]]) -> RoundStats:
     return stats
 
 
-_WIDTH = 80
-
-
-def show_rows(rows: Sequence[Row], console: Console) -> None:
+def show(rows: Sequence[Row]) -> None:
     """One line for each temperature and tree, then what the columns mean."""
-    table = Table(box=None, pad_edge=False, width=_WIDTH)
+    console = output_console(exact=True)
+    table = Table(box=None, pad_edge=False, width=console.width)
     for heading in ("T", "tree", "texts", "tokens/ round", "accept./ round", "survival by level", "int8 features"):
         table.add_column(heading, justify="left" if heading.startswith(("tree", "surv")) else "right")
     for row in rows:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
-from rich.console import Console
 from rich.table import Table
 
-from starsd_edge.bench.figures import BenchReport, Figure, label_of
-from starsd_edge.bench.machine import describe_machine
+from starsd_edge.bench.figures import BenchReport, Figure, describe_machine, label_of
 from starsd_edge.cli.bench.options import BenchHubStepOptions, tree_shapes
+from starsd_edge.cli.output import output_console
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 _SEED = 20
 _MEMORY_ROWS = 1024
-"""Of each session whose memory is measured: what is held is then what is used."""
+"""Rows of each session whose memory is measured; with so many, little of the memory that a session holds is unused."""
 _MEMORY_FIRST, _MEMORY_SESSIONS = 12, 36
-"""The first of them fill what the allocator had kept for itself, and so do not count."""
+"""Sessions that only fill what the allocator has kept free and do not count, and all sessions of the measurement."""
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,10 @@ def _median(times: StepTimes) -> float:
     return float(np.median(times.samples))
 
 
-_WIDTH = 80
-
-
-def show_steps(report: BenchReport, times: Sequence[StepTimes], memory: RowMemory, console: Console) -> None:
+def show(report: BenchReport, times: Sequence[StepTimes], memory: RowMemory) -> None:
     """One line for each tree and number of sessions, then the memory, and what was measured how."""
-    table = Table(box=None, pad_edge=False, width=_WIDTH)
+    console = output_console(exact=True)
+    table = Table(box=None, pad_edge=False, width=console.width)
     for heading in ("tree", "sessions", "step ms (least-most)", "over one session", "nodes/ tree"):
         table.add_column(heading, justify="left" if heading == "tree" else "right")
     for each in times:

@@ -1,4 +1,6 @@
-"""Our own ways of decoding, as `bench decode` runs them: what `run-target` does, for a given number of tokens."""
+"""Targets and ways of decoding for benches: what `run-target` does for a given number of tokens, other libraries, and
+plain decoding with features.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from starsd_edge.bench.decode_figures import LLAMA_CPP, TRANSFORMERS
+from starsd_edge.bench.draft_replay import Passage
 from starsd_edge.bench.runs import Run
+from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.errors import UsageError
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _CONNECT_S = 30.0
-"""The hub is on this machine and listens already; more than this is a fault."""
+"""Seconds to connect to a hub of this machine that listens already; one that takes longer is at fault."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,29 @@ class OurMode:
             on_round=rounds.append,
         )
         return Run(answer.token_ids, answer.prefill_s, answer.decode_s, tuple(rounds))
+
+
+def load_target(name: str, device: str, threads: int | None) -> Target:
+    """Open a target model.
+
+    Args:
+        name: a bundle's directory, or its name in the cache.
+    """
+    from starsd_jetson.target import Target
+
+    return Target.open(load_bundle(find_bundle(name)), device, threads)
+
+
+def decode_plainly(target: Target, message: str, new_tokens: int, sampling: SamplingParams) -> Passage:
+    """A message inside the chat template and its answer, with the target's features where it gives some."""
+    from starsd_jetson.decoder import Request, decode
+    from starsd_jetson.drafting import KeptFeatures
+
+    prompt = target.encode(message, raw=False)
+    kept = KeptFeatures()
+    request = Request(prompt, sampling, new_tokens, target.context(None), DraftShape(0, 0))
+    answer = decode(target.engine, target.tokenizer, request, kept, clock=time.perf_counter)
+    return Passage([*prompt, *answer.token_ids], len(prompt), kept.features)
 
 
 def without_end(target: Target) -> Target:

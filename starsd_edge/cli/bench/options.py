@@ -1,4 +1,4 @@
-"""The options of `bench decode`."""
+"""The options of all benches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.draft_shapes import HeadDevice, HeadPrecision
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.cli.run_draft.command import RunDraftOptions
+from starsd_edge.cli.shared_options import (
+    DraftBranching,
+    DraftDepth,
+    DraftNodes,
+    DraftWait,
+    FiguresFile,
+    HeadDevice,
+    HeadPrecision,
+    Prompts,
+    QueueOrder,
+    TargetBundle,
+    Threads,
+    bundle_names,
+    parse_shape,
+)
 from starsd_edge.errors import UsageError
+
+if TYPE_CHECKING:
+    from starsd_edge.speculation.tree import DraftShape
 
 
 class HubDrafter(str, Enum):
@@ -28,63 +45,37 @@ class HubDrafter(str, Enum):
 class BenchDecodeOptions:
     """The options of the command."""
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     draft: Annotated[
         str | None,
-        typer.Option(
-            help="Bundle of the hub's draft model or head (drafter draft).",
-            autocompletion=bundle_names,
-            show_default=False,
-        ),
+        typer.Option(help="Bundle of the hub's draft model or head (drafter draft).", autocompletion=bundle_names),
     ] = None
     drafter: Annotated[
         tuple[HubDrafter, ...],
-        typer.Option(
-            help="Drafter of a hub to measure; may be given twice. Default: all there are.", show_default=False
-        ),
+        typer.Option(help="Drafter of a hub to measure; may be given twice. Default: all there are."),
     ] = ()
-    prompts: Annotated[
-        Path | None, typer.Option(help="File with one prompt per line; without it, those shipped.", show_default=False)
-    ] = None
+    prompts: Prompts = None
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Cut or lengthen every prompt to so many tokens.")] = 64
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of every answer.")] = 128
     repeats: Annotated[int, typer.Option(min=1, help="How often all prompts are answered in every way.")] = 1
-    draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
-    draft_nodes: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens per round.")] = None
-    draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
-    draft_wait: Annotated[
-        float | None,
-        typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
-    ] = None
+    draft_depth: DraftDepth = None
+    draft_nodes: DraftNodes = None
+    draft_branching: DraftBranching = None
+    draft_wait: DraftWait = None
     device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine; default: all cores.", show_default=False),
-    ] = None
+    threads: Threads = None
     hub_threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MAX_THREADS, help="Threads of the hub's engine; default: as --threads.", show_default=False
-        ),
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the hub's engine. Default: as --threads.")
     ] = None
     checkpoint: Annotated[
         str | None,
         typer.Option(
             help="Name or path of the checkpoint the bundle was made from, for transformers and llama.cpp. Default: "
-            "the cached one of that name.",
-            show_default=False,
+            "the cached one of that name."
         ),
     ] = None
-    tune: Annotated[
-        bool,
-        typer.Option(help="Also measure spinning thread pools, and a hub with one thread.", show_default=False),
-    ] = False
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.", show_default=False)] = None
+    tune: Annotated[bool, typer.Option(help="Also measure spinning thread pools, and a hub with one thread.")] = False
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         if self.drafter and HubDrafter.DRAFT in self.drafter and self.draft is None:
@@ -101,6 +92,9 @@ class BenchDecodeOptions:
         return (HubDrafter.NGRAM.value,) if self.draft is None else (HubDrafter.DRAFT.value, HubDrafter.NGRAM.value)
 
 
+Trees = Annotated[
+    tuple[str, ...], typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times.")
+]
 _TREE = re.compile(r"(\d+)x(\d+)x(\d+)\Z")
 
 
@@ -112,33 +106,17 @@ class BenchDraftsOptions:
         UsageError: a tree is not written as three numbers.
     """
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
-    draft: Annotated[
-        str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names, show_default=False)
-    ]
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="File with one prompt per line; without it, those shipped for this.", show_default=False),
-    ] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Use so many prompts only.", show_default=False)] = None
+    bundle: TargetBundle
+    draft: Annotated[str, typer.Option(help="Bundle of the draft head or model.", autocompletion=bundle_names)]
+    prompts: Prompts = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only this number of prompts.")] = None
     new_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of every answer.")] = 128
-    temperature: Annotated[tuple[float, ...], typer.Option(help="Of the answers; may be given several times.")] = (
-        0.0,
-        1.0,
-    )
-    tree: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times."),
-    ] = ("4x4x1", "8x5x3", "32x6x8")
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of every engine.", show_default=False)
-    ] = None
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+    temperature: Annotated[
+        tuple[float, ...], typer.Option(help="Temperature of the answers; may be given several times.")
+    ] = (0.0, 1.0)
+    tree: Trees = ("4x4x1", "8x5x3", "32x6x8")
+    threads: Threads = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         tree_shapes(self.tree)
@@ -181,26 +159,17 @@ class BenchHubStepOptions:
             help="Bundle of the draft head: a directory, or a name in the cache.", autocompletion=bundle_names
         ),
     ]
-    sessions: Annotated[tuple[int, ...], typer.Option(help="Drafted for at once; may be given several times.")] = (
-        1,
-        2,
-        4,
-        8,
-        16,
-    )
-    tree: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft; may be given several times."),
-    ] = ("8x5x3", "4x4x1")
+    sessions: Annotated[
+        tuple[int, ...], typer.Option(help="Sessions that are drafted for at once; may be given several times.")
+    ] = (1, 2, 4, 8, 16)
+    tree: Trees = ("8x5x3", "4x4x1")
     rows: Annotated[int, typer.Option(min=1, help="Tokens that every session has at the beginning.")] = 256
     new_rows: Annotated[int, typer.Option(min=1, help="Tokens that come with every request.")] = 2
     repeats: Annotated[int, typer.Option(min=3, help="Steps of each kind.")] = 30
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the head.", show_default=False)
-    ] = None
+    threads: Threads = None
     device: Annotated[HeadDevice, typer.Option(help="As in run-draft.")] = HeadDevice.CPU
     draft_precision: Annotated[HeadPrecision, typer.Option(help="As in run-draft.")] = HeadPrecision.AUTO
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         tree_shapes(self.tree)
@@ -210,32 +179,21 @@ class BenchHubStepOptions:
 
 
 LEAST_TOKENS = 32
-"""Of an answer that is worth replaying: a session has only begun before."""
+"""Least tokens of an answer that is recorded: a shorter one is nearly all beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchTraceOptions:
     """The options of the command."""
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     output: Annotated[
-        Path | None,
-        typer.Option(help="File to write; default: one of the bundle's name in the cache.", show_default=False),
+        Path | None, typer.Option(help="File to write. Default: in the cache, with the bundle's name.")
     ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="File with one prompt per line; without it, those shipped for judging.", show_default=False),
-    ] = None
-    texts: Annotated[int, typer.Option(min=1, max=1024, help="Record so many texts.")] = 16
+    prompts: Prompts = None
+    texts: Annotated[int, typer.Option(min=1, max=1024, help="Number of texts to record.")] = 16
     new_tokens: Annotated[int, typer.Option(min=LEAST_TOKENS, max=8192, help="Most tokens of every answer.")] = 320
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine; default: all cores.")
-    ] = None
+    threads: Threads = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,41 +204,169 @@ class BenchVerifyOptions:
         UsageError: a number of rows or of tokens cannot be measured.
     """
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Bundle of the target model: a directory, or a name in the cache.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     device: Annotated[str, typer.Option(help="As in run-target.")] = "cpu"
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
-    ] = None
+    threads: Threads = None
     rows: Annotated[
         tuple[int, ...],
         typer.Option(
             help="Rows of a pass, the root included; may be given several times. Default: 1, 2, 4 .. the bundle's "
-            "largest tree.",
-            show_default=False,
+            "largest tree."
         ),
     ] = ()
     committed: Annotated[
         tuple[int, ...],
-        typer.Option(
-            help="Tokens in the KV cache; may be given several times. Default: 16, 256, 1024 where they fit.",
-            show_default=False,
-        ),
+        typer.Option(help="Tokens in the KV cache; may be given several times. Default: 16, 256, 1024 where they fit."),
     ] = ()
     passes: Annotated[int, typer.Option(min=3, max=1000, help="Passes of each kind.")] = 15
     keep: Annotated[
         bool,
-        typer.Option(
-            help="Do not keep the times, by which run-target sizes its first drafts and which plan reads.",
-            show_default=False,
-        ),
+        typer.Option(help="Do not keep the times, by which run-target sizes its first drafts and which plan reads."),
     ] = True
-    json: Annotated[Path | None, typer.Option(help="Also write the figures to this file.", show_default=False)] = None
+    json: FiguresFile = None
 
     def __post_init__(self) -> None:
         if any(rows < 1 for rows in self.rows) or any(tokens < 0 for tokens in self.committed):
             raise UsageError("--rows takes numbers from 1 on, and --committed from 0 on")
+
+
+MOST_NODES = 63
+"""Most nodes of a draft tree: a modelled verify pass has 64 rows, and one is the root."""
+MAX_TARGETS = 128
+_QUICK_TARGETS, _TARGETS = (1, 4, 16), (1, 2, 4, 8, 16, 32)
+_QUICK_LAW, _LAW = (1, 2, 4, 6, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+_QUICK_RTTS, _RTTS = (1.0, 50.0), (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_QUICK_SECONDS, _SECONDS = 3.0, 8.0
+
+
+class Sweep(str, Enum):
+    """Parts that can be run alone."""
+
+    BASELINES = "baselines"
+    LAW = "law"
+    SCALE = "scale"
+    HEAD = "head"
+    RTT = "rtt"
+    POLICY = "policy"
+    BATCH = "batch"
+    SHAPE = "shape"
+    CROWD = "crowd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchStarOptions:
+    """The options of the command."""
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Bundle of the target model: a directory, or a name in the cache. The model itself is not run.",
+            autocompletion=bundle_names,
+        ),
+    ]
+    draft: Annotated[
+        str | None,
+        typer.Option(help="Bundle of the hub's draft head or model. Default: n-grams.", autocompletion=bundle_names),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Texts to replay, from `bench trace`. Default: in the cache, with the bundle's name."),
+    ] = None
+    output: Annotated[
+        Path | None, typer.Option(help="Directory for the figures, the table and the plots. Default: star-bench.")
+    ] = None
+    quick: Annotated[bool, typer.Option(help="Measure fewer and shorter points, in about two minutes.")] = False
+    only: Annotated[tuple[Sweep, ...], typer.Option(help="Run these parts; may be given several times.")] = ()
+    targets: Annotated[
+        tuple[int, ...],
+        typer.Option(
+            min=1, max=MAX_TARGETS, help="Numbers of targets in the parts scale and law; may be given several times."
+        ),
+    ] = ()
+    unequal_targets: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MAX_TARGETS,
+            help="Number of targets where policies are compared, at round-trip times of 0.1 to 200 ms.",
+        ),
+    ] = 32
+    rtt_ms: Annotated[float, typer.Option(min=0, max=10_000, help="Round-trip time of the usual target.")] = 1.0
+    bandwidth: Annotated[
+        float | None, typer.Option(min=0.01, help="Rate of every link, each way, in Mbit/s. Default: unlimited.")
+    ] = None
+    verify_ms: Annotated[
+        float, typer.Option(min=0.1, max=10_000, help="Milliseconds of a modelled verify pass over one row.")
+    ] = 35.0
+    verify_growth: Annotated[float, typer.Option(min=0, max=10, help="Share of it that each further row adds.")] = 0.03
+    verify_jitter: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Largest deviation of a verify pass, as a share of it.")
+    ] = 0.05
+    draft_ms: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=10_000,
+            help="Least milliseconds of a drafter's pass for one session; the part head takes its real time.",
+        ),
+    ] = 12.0
+    draft_growth: Annotated[
+        float, typer.Option(min=0, max=10, help="Share of it that each further session in a pass adds.")
+    ] = 0.125
+    shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
+    policy: Annotated[
+        tuple[QueueOrder, ...],
+        typer.Option(
+            help="Order of the hub's queue. Of several, the first is used everywhere, and all are compared. Default: "
+            "the hub's own, compared with all others."
+        ),
+    ] = ()
+    max_batch: Annotated[
+        int, typer.Option(min=1, max=1024, help="Most drafts of one pass of the hub's usual drafter.")
+    ] = RunDraftOptions.max_batch
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.2, max=3600, help="Seconds that count for every point. Default: 8, with --quick 3."),
+    ] = None
+    warm_up_rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of each target that do not count.")] = 6
+    sessions: Annotated[int, typer.Option(min=1, max=5000, help="Number of sessions in the part crowd.")] = 500
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter.")] = 0
+
+    def __post_init__(self) -> None:
+        parse_shape("--shape", self.shape, MOST_NODES)
+
+    @property
+    def largest(self) -> DraftShape:
+        """The largest draft."""
+        return parse_shape("--shape", self.shape, MOST_NODES)
+
+    @property
+    def directory(self) -> Path:
+        """Where the results go."""
+        return self.output or Path("star-bench")
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """To compare, the usual one first."""
+        usual = (RunDraftOptions.policy, *QueueOrder)
+        return tuple(dict.fromkeys(policy.value for policy in self.policy or usual))
+
+    @property
+    def point_seconds(self) -> float:
+        """Of every point."""
+        return self.seconds or (_QUICK_SECONDS if self.quick else _SECONDS)
+
+    @property
+    def scale_targets(self) -> tuple[int, ...]:
+        """N of the scale sweep, rising."""
+        return tuple(sorted(set(self.targets))) or (_QUICK_TARGETS if self.quick else _TARGETS)
+
+    @property
+    def law_targets(self) -> tuple[int, ...]:
+        """N of the law runs, rising."""
+        return tuple(sorted(set(self.targets))) or (_QUICK_LAW if self.quick else _LAW)
+
+    @property
+    def rtts_s(self) -> tuple[float, ...]:
+        """Of the RTT sweep, in seconds."""
+        return tuple(rtt / 1e3 for rtt in (_QUICK_RTTS if self.quick else _RTTS))

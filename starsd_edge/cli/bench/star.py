@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import urlsplit
 
 import msgspec
 
-from starsd_edge.bench.device_times import LinkTimes, ModelPassTimes
-from starsd_edge.bench.figures import BenchReport, write_report
-from starsd_edge.bench.machine import describe_machine
+from starsd_edge.bench.device_times import LinkTimes, ModelDraftTimes, ModelPassTimes
+from starsd_edge.bench.figures import BenchReport, describe_machine, write_report
 from starsd_edge.bench.star_figures import Expected, StarResults, is_serial, simulated, star_figures
 from starsd_edge.bench.star_plan import (
     CROWD,
@@ -28,35 +28,95 @@ from starsd_edge.bench.star_plan import (
     points_of,
 )
 from starsd_edge.bench.star_report import point_rows, star_markdown
-from starsd_edge.bench.star_runs import HubUse, MeasuredPoint, Point, seen_between
+from starsd_edge.bench.star_runs import HubPlan, HubUse, MeasuredPoint, Point, seen_between, written_shape
 from starsd_edge.bench.trace import Traces, default_trace, read_traces
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.integrity import write_whole
-from starsd_edge.cli.bench.star_hubs import StarHubs
-from starsd_edge.cli.bench.star_options import BenchStarOptions
+from starsd_edge.cli.bench.options import BenchStarOptions
 from starsd_edge.cli.bench.star_probe import HubWatcher
 from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
-from starsd_edge.cli.extras import missing_extra
-from starsd_edge.errors import UsageError
-from starsd_edge.hub_process import read_status
+from starsd_edge.cli.bench.timing_hub import PROGRAM
+from starsd_edge.cli.shared_options import AUTO
+from starsd_edge.errors import UsageError, remedy_of
+from starsd_edge.hub_process import hub_process, read_status
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
 
+_MAX_SESSIONS = 8192
+
+
+class StarHubs:
+    """Starts a hub when it is first needed and keeps it; one that nobody uses costs nothing. A context manager.
+
+    Args:
+        draft: the draft bundle; None for n-grams.
+        wrong_ids: tokens that no text holds.
+    """
+
+    def __init__(self, draft: Path | None, wrong_ids: Sequence[int], program: Sequence[str] = PROGRAM) -> None:
+        self._draft = draft
+        self._wrong_ids = wrong_ids
+        self._program = program
+        self._stack = ExitStack()
+        self._urls: dict[HubPlan, str] = {}
+
+    def __enter__(self) -> StarHubs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def url(self, plan: HubPlan) -> str:
+        """The address of a hub that is as planned.
+
+        Raises:
+            StarsdError: it does not start.
+        """
+        if plan not in self._urls:
+            arguments = hub_arguments(plan, self._draft, self._wrong_ids)
+            self._urls[plan] = self._stack.enter_context(hub_process(arguments, self._program))
+        return self._urls[plan]
+
+
+def hub_arguments(plan: HubPlan, draft: Path | None, wrong_ids: Sequence[int]) -> list[str]:
+    """What the hub's process is told."""
+    options: Mapping[str, object] = {
+        "--threads": 1,
+        "--max-sessions": _MAX_SESSIONS,
+        "--resume-grace": 1,
+        "--policy": plan.policy,
+        "--max-batch": plan.max_batch,
+        "--draft-shape": AUTO if plan.shape is None else f"fixed:{written_shape(plan.shape)}",
+        **({} if plan.times is None else _modelled(plan.times)),
+        **({"--wrong-ids": ",".join(map(str, wrong_ids))} if plan.wrong else {}),
+    }
+    written = [word for name, value in options.items() for word in (name, str(value))]
+    return [*([] if draft is None else [str(draft), "--require-drafter"]), *written]
+
+
+def _modelled(times: ModelDraftTimes) -> dict[str, object]:
+    return {"--draft-ms": 1e3 * times.one_s, "--draft-growth": times.growth, "--draft-levels": times.levels}
+
+
 _SWITCH_INTERVAL_S = 0.0005
-"""How long one decode loop may hold the interpreter that the others wait for: as on a hub."""
-_PATIENCE_S = 60.0
-"""With targets that do their rounds."""
+"""Seconds that one decode loop may hold the interpreter while others wait for it: the same as on a hub."""
+_ROUNDS_TIMEOUT_S = 60.0
+"""Seconds within which every target does the rounds that are waited for."""
 _LEAST_ROUNDS = 4
-"""Of each target, below which there is nothing to take means of."""
+"""Least rounds of each target at a point: fewer have no mean worth the name."""
 _SETTLING_S = 4.0
-"""Before a star that chooses shapes and waits by itself is measured: it learns for so long."""
+"""Seconds before a star is measured that chooses draft sizes and waits by itself: it learns its cost model meanwhile.
+"""
 _HALF = 0.5
 _LONGER = 2
-"""Times a point counts where targets are so many that each does few rounds,"""
+"""Factor on the seconds of a point with so many targets that each does few rounds."""
 _MOST_LONGER = 4
-"""and where they are so few that it would hang on the texts that they happen to be at: fewer than"""
+"""Largest factor on the seconds of a point with so few targets that the figures would depend on their present texts."""
 _ENOUGH_TARGETS = 8
+"""Targets from which on the figures of a point do not depend on the texts that they are at."""
 _WRONG_IDS = 16
 _MIB = 1e6
 
@@ -141,11 +201,11 @@ class StarBench:
             share = _HALF if point.sweep == POLICY else 1.0
             if point.wait_s is None:
                 time.sleep(_SETTLING_S)
-            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _PATIENCE_S, share)
+            crowd.wait_for(self._options.warm_up_rounds, [0] * len(crowd.logs), _ROUNDS_TIMEOUT_S, share)
             probe = stack.enter_context(HubWatcher(urlsplit(url).port or 0)) if url and point.sweep == CROWD else None
             began, before, done = time.monotonic(), None if url is None else read_status(url), crowd.done
             time.sleep(self._options.point_seconds * _longer(point))
-            crowd.wait_for(_LEAST_ROUNDS, done, _PATIENCE_S, share)
+            crowd.wait_for(_LEAST_ROUNDS, done, _ROUNDS_TIMEOUT_S, share)
             ended, after = time.monotonic(), None if url is None else read_status(url)
             process = probe.read() if probe is not None else None
         use = None if before is None or after is None else HubUse.between(before, after)
@@ -157,10 +217,7 @@ class StarBench:
         try:
             return {run.point: simulated(run, self._options.seed) for run in runs if is_serial(run)}
         except ModuleNotFoundError as error:
-            remedy = missing_extra(error.name)
-            if remedy is None:
-                raise
-            self._notes.append(f"no simulator: {remedy}")
+            self._notes.append(f"no simulator: {remedy_of(error)}")
             return {}
 
     def _described(self, traces: Traces) -> dict[str, object]:
@@ -269,7 +326,4 @@ def _plots(outcome: StarOutcome, directory: Path) -> tuple[list[Path], list[str]
     try:
         return write_plots(outcome.results, directory), []
     except ModuleNotFoundError as error:
-        remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return [], [f"no plots: {remedy}"]
+        return [], [f"no plots: {remedy_of(error)}"]

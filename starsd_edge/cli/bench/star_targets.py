@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 _CONNECT_S = 30.0
-"""The hub is on this machine and listens already, behind a slow path at worst."""
+"""Seconds to connect to the hub of this machine, which listens already, over the slowest modelled path."""
 _LOOK_S = 0.02
 _ORDERLY_S = 1.0
-"""In which targets end by themselves, after the round they are in, and close their sessions at the hub."""
+"""Seconds in which targets finish their present round and close their sessions, before their links are closed."""
 _END_S = 10.0
 
 

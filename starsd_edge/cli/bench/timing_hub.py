@@ -30,10 +30,12 @@ class TimingHubOptions:
     """The options of the command."""
 
     hub: RunDraftOptions
-    draft_ms: Annotated[float, typer.Option(min=0, help="Least time of a drafter's pass for one session.")] = 0.0
-    draft_growth: Annotated[float, typer.Option(min=0, help="What each further session adds, as a share.")] = 0.0
-    draft_levels: Annotated[int, typer.Option(min=0, help="Depth that takes so long; 0: any.")] = 0
-    wrong_ids: Annotated[str, typer.Option(help="Guess these tokens instead, which no text holds.")] = ""
+    draft_ms: Annotated[float, typer.Option(min=0, help="Least milliseconds of a drafter's pass for one session.")] = (
+        0.0
+    )
+    draft_growth: Annotated[float, typer.Option(min=0, help="Share of it that each further session adds.")] = 0.0
+    draft_levels: Annotated[int, typer.Option(min=0, help="Depth of a draft that takes so long; 0: any.")] = 0
+    wrong_ids: Annotated[str, typer.Option(help="Draft these tokens instead, which no text holds.")] = ""
 
 
 def timing_hub(options: TimingHubOptions) -> None:

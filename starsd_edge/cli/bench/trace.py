@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,10 @@ import numpy as np
 
 from starsd_edge.bench.prompts import HELD_OUT, is_looping, read_messages
 from starsd_edge.bench.trace import Trace, Traces, TraceSource
+from starsd_edge.cli.bench.modes import decode_plainly, load_target
 from starsd_edge.cli.bench.options import LEAST_TOKENS, BenchTraceOptions
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.speculation.sampling import SamplingParams
-from starsd_edge.speculation.tree import DraftShape
 
 if TYPE_CHECKING:
     from starsd_jetson.target import Target
@@ -44,14 +43,10 @@ class TraceRecorder:
         Raises:
             StarsdError: the prompts give too few.
         """
-        from starsd_edge.bundles.bundle import load_bundle
-        from starsd_edge.bundles.catalogue import find_bundle
-        from starsd_jetson.target import Target
-
         options = self._options
         messages = read_messages(options.prompts, HELD_OUT)
         self._progress("loading the target")
-        target = Target.open(load_bundle(find_bundle(options.bundle)), "cpu", options.threads)
+        target = load_target(options.bundle, "cpu", options.threads)
         if not target.engine.spec.feature_width:
             raise UsageError(f"{options.bundle} gives no features: a trace of it would be of no use to a draft head")
         texts: list[Trace] = []
@@ -69,19 +64,12 @@ class TraceRecorder:
         )
 
     def _record(self, target: Target, message: str) -> Trace:
-        from starsd_jetson.decoder import Request, decode
-        from starsd_jetson.drafting import KeptFeatures
-
-        prompt = target.encode(message, raw=False)
-        kept = KeptFeatures()
-        request = Request(prompt, SamplingParams(), self._options.new_tokens, target.context(None), DraftShape(0, 0))
-        answer = decode(target.engine, target.tokenizer, request, kept, clock=time.perf_counter)
-        features = kept.features
+        passage = decode_plainly(target, message, self._options.new_tokens, SamplingParams())
+        features = passage.features
         assert features is not None  # noqa: S101 (the engine gives some)
         # The last tokens were chosen and never run: no draft is asked for below them.
-        length = min(len(prompt) + len(answer.token_ids), len(features))
-        ids = np.array([*prompt, *answer.token_ids][:length], dtype=np.int64)
-        return Trace(ids, len(prompt), features[:length])
+        length = min(len(passage.ids), len(features))
+        return Trace(np.array(passage.ids[:length], dtype=np.int64), passage.prompt_tokens, features[:length])
 
 
 def _source(target: Target) -> TraceSource:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from starsd_edge.bench.figures import BenchReport, Figure, label_of
-from starsd_edge.bench.machine import describe_machine, usable_cores
+from starsd_edge.bench.decode_figures import verify_curve_figures
+from starsd_edge.bench.figures import BenchReport, Figure, describe_machine, label_of, usable_cores
 from starsd_edge.bench.prompts import read_messages
-from starsd_edge.bench.verify_curve import lengths_within, measure_verify, sizes_up_to
-from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bench.runs import lengths_within, measure_verify, sizes_up_to
 from starsd_edge.bundles.catalogue import find_bundle
+from starsd_edge.cli.bench.modes import load_target
 from starsd_edge.cli.bench.options import BenchVerifyOptions
+from starsd_edge.cli.output import output_console
 from starsd_edge.doctor.curve_store import CurveKey, Passes, StoredCurves, curve_key, stored_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.runtime.loading import check_device
@@ -70,14 +70,12 @@ class VerifyBench:
             UsageError: the engine takes no such passes, or the device is none.
             StarsdError: the bundle cannot be run.
         """
-        from starsd_jetson.target import Target
-
         options = self._options
         check_device(options.device)
-        bundle = load_bundle(find_bundle(options.bundle))
-        self._progress(f"loading {bundle.path.name}")
+        self._progress(f"loading {find_bundle(options.bundle).name}")
         threads = options.threads or usable_cores()
-        target = Target.open(bundle, options.device, threads)
+        target = load_target(options.bundle, options.device, threads)
+        bundle = target.bundle
         key = curve_key(bundle.manifest, threads, options.device, target.engine.spec.digest)
         machine = describe_machine(("onnxruntime", "tensorrt", "numpy"))
         passes = self._measure(target)
@@ -127,12 +125,7 @@ class VerifyBench:
 def verify_figures(passes: Passes, label: str) -> Iterator[Figure]:
     """Medians with their spread, and each as a multiple of one row's, pass by pass."""
     for committed, seconds in passes.items():
-        for rows, times in seconds.items():
-            yield Figure.median(f"verify_ms_{rows}_after_{committed}", [1e3 * each for each in times], "ms", label)
-        for rows, times in seconds.items():
-            if rows > 1:
-                ratios = [many / one for many, one in zip(times, seconds[1], strict=True)]
-                yield Figure.median(f"verify{rows}_over_verify1_after_{committed}", ratios, "", label)
+        yield from verify_curve_figures(seconds, label, f"_after_{committed}")
 
 
 def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]:
@@ -150,13 +143,11 @@ def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]
     return drafts
 
 
-WIDTH = 80
-
-
-def show_passes(outcome: VerifyOutcome, console: Console) -> None:
+def show(outcome: VerifyOutcome) -> None:
     """A line for each number of committed tokens and rows, then the first drafts, and what was measured how."""
     report, settings = outcome.report, outcome.report.settings
-    table = Table(box=None, pad_edge=False, width=WIDTH)
+    console = output_console(exact=True)
+    table = Table(box=None, pad_edge=False, width=console.width)
     for heading in ("committed", "rows", "pass ms", "least", "most", "over one row"):
         table.add_column(heading, justify="right")
     for committed, seconds in outcome.passes.items():
@@ -173,7 +164,7 @@ def show_passes(outcome: VerifyOutcome, console: Console) -> None:
     console.print(table)
     for committed, shape in outcome.drafts.items():
         console.print(
-            f"first drafts after {committed} tokens: up to {_count(shape.max_nodes, 'guess', 'guesses')} on "
+            f"first drafts after {committed} tokens: up to {_count(shape.max_nodes, 'draft token', 'draft tokens')} on "
             f"{_count(shape.max_depth, 'level', 'levels')}"
         )
     mode = f", power mode {settings['power_mode']}" if settings["power_mode"] else ""

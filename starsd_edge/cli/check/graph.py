@@ -9,11 +9,9 @@ from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle, read_manifest
 from starsd_edge.bundles.catalogue import find_entry, held_source, resolve_model
-from starsd_edge.cli.check.options import CheckOptions
-from starsd_edge.cli.extras import missing_extra
-from starsd_edge.cli.fetching import fetch_progress
+from starsd_edge.cli.progress import fetch_progress
 from starsd_edge.doctor.gather import available_memory
-from starsd_edge.errors import EngineError, StarsdError, UsageError
+from starsd_edge.errors import EngineError, StarsdError, missing_extra
 from starsd_edge.heads.draft_bundle import DRAFT_KIND, DraftBundle, DraftManifest, load_draft_bundle
 from starsd_edge.parity.compare import check_bits, check_text, compare_passes, from_checkpoint, own_bound, recorded
 from starsd_edge.parity.files import check_each_file
@@ -150,34 +148,31 @@ def _compare_checkpoint(bundle: Bundle, run: GraphRun, named: str | None) -> lis
 _TITLE = "head on ONNX Runtime, against the same head under torch"
 
 
-def check_head_bundle(path: Path, options: CheckOptions, progress: Callable[[str], None]) -> Iterator[Part]:
+def check_head_bundle(path: Path, threads: int | None, progress: Callable[[str], None]) -> Iterator[Part]:
     """Every check that this machine can make.
 
     Raises:
-        UsageError: an option that is for targets.
         BundleError: the manifest cannot be read.
     """
-    if options.checkpoint is not None or options.engine:
-        raise UsageError(f"{path} is a draft head's bundle: --checkpoint and --engine are for those of models")
     manifest = read_manifest(path, DraftManifest, DRAFT_KIND)
-    return _parts(DraftBundle(path, manifest), options, progress)
+    return _head_parts(DraftBundle(path, manifest), threads, progress)
 
 
-def _parts(bundle: DraftBundle, options: CheckOptions, progress: Callable[[str], None]) -> Iterator[Part]:
+def _head_parts(bundle: DraftBundle, threads: int | None, progress: Callable[[str], None]) -> Iterator[Part]:
     progress("the files")
     files = [_check_manifest(bundle), *check_each_file(bundle.path, bundle.manifest.files)]
     yield Part("files", "files", files)
     progress("the head")
     head = [not_checked("passes", "files differ, so they are not loaded")] if any_differs(files) else None
-    yield Part("head", _TITLE, head or list(_compare(bundle, options.threads)))
+    yield Part("head", _TITLE, head or list(_compare(bundle, threads)))
 
 
 def _check_manifest(bundle: DraftBundle) -> Check:
     spec = bundle.manifest.spec
     if spec.n_heads % spec.n_kv_heads or spec.draft_vocab_size > spec.vocab_size:
         return differs("manifest", "the sizes of the head do not go together", "make the bundle again")
-    guesses = f"{spec.draft_vocab_size:,} of {spec.vocab_size:,} tokens"
-    return ok("manifest", f"{spec.kind} head of width {spec.hidden_size}, {bundle.manifest.weights}, {guesses}")
+    vocabulary = f"{spec.draft_vocab_size:,} of {spec.vocab_size:,} tokens"
+    return ok("manifest", f"{spec.kind} head of width {spec.hidden_size}, {bundle.manifest.weights}, {vocabulary}")
 
 
 def _compare(bundle: DraftBundle, threads: int | None) -> Iterator[Check]:

@@ -12,20 +12,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, cast
 
 from starsd_edge.children import end_with_parent
-from starsd_edge.cli.tasks import meanwhile
+from starsd_edge.cli.monitor.modes import end_task
 from starsd_edge.hub_process import PROGRAM, own_environment
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink
 from starsd_edge.telemetry.monitor.model import MonitorModel
-
-if TYPE_CHECKING:
-    from starsd_edge.telemetry.monitor.board import StarBoard
-    from starsd_edge.telemetry.monitor.feed_client import FeedLink
-
 
 _DRAFT_WAIT_S = 10.0  # what is accepted should not depend on what else the machine is doing
 _GRACE_S = 5.0  # from asking a process to end until it is killed
@@ -68,11 +63,11 @@ class DemoTargetResult:
     failure: str = ""
 
 
-class View(Protocol):
-    """Where the answers are shown."""
+class View:
+    """Where the answers are shown. A context manager."""
 
     def __enter__(self) -> View:
-        """Begin."""
+        return self
 
     def __exit__(self, *error: object) -> None:
         """End."""
@@ -113,7 +108,7 @@ class DemoStar:
         """Start every target at once, and wait for their answers."""
         started = time.monotonic()
         with self._view:
-            async with meanwhile(self._follow(self._plan.hub)):
+            async with _meanwhile(self._follow(self._plan.hub)):
                 return await _all_of([self._answer(number, started) for number in range(len(self._plan.prompts))])
 
     async def _answer(self, number: int, started: float) -> DemoTargetResult:
@@ -137,6 +132,18 @@ class DemoStar:
                 result.failure = await process.last_words() or f"ended with exit code {code}"
         self._view.end(number, result)
         return result
+
+
+@contextlib.asynccontextmanager
+async def _meanwhile(other: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run it until the block ends; what it failed with is raised then."""
+    task = asyncio.create_task(other)
+    try:
+        yield
+    finally:
+        await end_task(task)
+    if not task.cancelled():
+        task.result()
 
 
 async def _all_of(answers: Sequence[Coroutine[None, None, DemoTargetResult]]) -> list[DemoTargetResult]:

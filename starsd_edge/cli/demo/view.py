@@ -12,13 +12,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from starsd_edge.cli.demo.star import DemoTargetResult
+from starsd_edge.cli.demo.star import DemoTargetResult, View
 from starsd_edge.cli.streams import printable
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink
 from starsd_edge.telemetry.monitor.formats import acceptance_lines, heading, marks_for
-from starsd_edge.telemetry.monitor.frame import Sight, figure_lines, pane, strip
-from starsd_edge.telemetry.monitor.screen import CONNECTING
+from starsd_edge.telemetry.monitor.frame import CONNECTING, Sight, figure_lines, pane, strip
 
 _PANEL_ROWS = 18
 _LEAST_PANEL_ROWS = 5
@@ -45,19 +44,13 @@ def view_console(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False)
 
 
-class PlainView:
+class PlainView(View):
     """Whole lines, each with its target's name in front, in the order in which they become whole."""
 
     def __init__(self, console: Console, names: Sequence[str]) -> None:
         self._console = console
         self._names = names
         self._pending = [""] * len(names)
-
-    def __enter__(self) -> PlainView:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to put back."""
 
     def piece(self, target: int, text: str) -> None:
         """Print what makes a whole line."""
@@ -76,15 +69,12 @@ class PlainView:
         self._pending[target] = ""
         self._print(target, f"-- {_ending(result)}")
 
-    def hub(self, news: StarBoard | FeedLink) -> None:
-        """Its figures come at the end."""
-
     def _print(self, target: int, line: str) -> None:
         if line.strip():
             self._console.print(f"[{self._names[target]}] {printable(line)}", markup=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveView(View):
     """One panel per target, each with the end of its answer, and the hub: beside them where there is room, else below.
 
     Drawn anew a few times a second, however fast the text comes.

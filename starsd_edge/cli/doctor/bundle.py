@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from starsd_edge.bundles.bundle import Bundle, bundle_kind, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost
-from starsd_edge.cli.extras import missing_extra
 from starsd_edge.device.facts import DeviceFacts
 from starsd_edge.doctor.bundle import (
+    EngineNeeds,
     bundle_bytes,
+    check_engine,
+    check_engine_memory,
     check_extra_files,
     check_files,
     check_head_files,
@@ -21,11 +23,10 @@ from starsd_edge.doctor.bundle import (
     check_memory,
     run_inference,
 )
-from starsd_edge.doctor.engines import EngineNeeds, check_engine, check_engine_memory
-from starsd_edge.doctor.findings import Finding, Level
+from starsd_edge.doctor.findings import Finding, Level, failure, not_run, note
 from starsd_edge.doctor.gather import available_memory
 from starsd_edge.doctor.software import SoftwareFacts
-from starsd_edge.errors import StarsdError, UsageError
+from starsd_edge.errors import StarsdError, UsageError, remedy_of
 from starsd_edge.heads.draft_bundle import DRAFT_KIND, load_draft_bundle
 from starsd_edge.runtime.loading import CPU, CUDA, JETSON
 
@@ -75,7 +76,7 @@ def check_bundle(name: str, threads: int | None, here: Here) -> Generator[Findin
             return Checked()
         bundle = load_bundle(path)
     except StarsdError as error:
-        yield Finding("bundle", Level.FAILURE, str(error))
+        yield failure("bundle", str(error))
         return Checked()
     yield check_files(bundle)
     yield from check_extra_files(bundle)
@@ -85,7 +86,7 @@ def check_bundle(name: str, threads: int | None, here: Here) -> Generator[Findin
         yield check_memory(bundle, available)
         if bundle_bytes(bundle) > available:
             text = f"{bundle.path.name}: it does not fit into the free memory"
-            yield Finding(f"engine {CPU}", Level.NOT_RUN, text)
+            yield not_run(f"engine {CPU}", text)
             return Checked()
     ran = None
     for device in devices:
@@ -105,11 +106,11 @@ def _check_engines(bundle: Bundle, here: Here) -> Generator[Finding, None, Seque
         if here.device.board is not None:
             text = f"{bundle.path.name}: a graph for the processor's cores, of which no engine can be built"
             remedy = "starsd-edge export MODEL --runtime tensorrt makes one for the GPU"
-            yield Finding("engine", Level.NOTE, text, remedy)
+            yield note("engine", text, remedy)
         return (CPU, CUDA) if here.software.has_cuda_provider else (CPU,)
     yield from check_engine_memory(bundle.path.name, _needs(bundle), here.device)
     if not here.engine_hosts:
-        yield Finding("engine", Level.NOT_RUN, f"{bundle.path.name}: there is no TensorRT to run one")
+        yield not_run("engine", f"{bundle.path.name}: there is no TensorRT to run one")
         return (CPU,)
     finding = check_engine(bundle, [*engines_of(bundle)], here.engine_hosts)
     yield finding
@@ -135,11 +136,8 @@ def _run_engine(bundle: Bundle, device: str, threads: int | None) -> tuple[Targe
         token = target.encode("hello", raw=True)[0]
         return target, check_inference(name, device, run_inference(target.engine, token, time.perf_counter))
     except UsageError as error:  # something is not installed, which has a finding of its own
-        return None, Finding(check, Level.NOT_RUN, f"{name}: {error}")
+        return None, not_run(check, f"{name}: {error}")
     except StarsdError as error:
-        return None, Finding(check, Level.FAILURE, f"{name}: {error}")
+        return None, failure(check, f"{name}: {error}")
     except ModuleNotFoundError as error:
-        remedy = missing_extra(error.name)
-        if remedy is None:
-            raise
-        return None, Finding(check, Level.NOT_RUN, f"{name}: {remedy}")
+        return None, not_run(check, f"{name}: {remedy_of(error)}")

@@ -12,26 +12,25 @@ from starsd_edge.cli.doctor.bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
+from starsd_edge.doctor.bundle import engine_hosts
 from starsd_edge.doctor.device import check_device
-from starsd_edge.doctor.engines import engine_hosts
-from starsd_edge.doctor.findings import Finding, Findings, Level
+from starsd_edge.doctor.findings import Finding, Findings, failure, not_run, note, ok
 from starsd_edge.doctor.gather import gather_machine, gather_software
 from starsd_edge.doctor.machine import check_cache, check_machine, check_welcome, read_cache
 from starsd_edge.doctor.software import check_gpu_engines, check_software
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.key_file import read_token
-from starsd_edge.protocol.codes import DEFAULT_PORT
-from starsd_edge.protocol.messages import WIRE_VERSION, Hello
+from starsd_edge.protocol.messages import DEFAULT_PORT, WIRE_VERSION, Hello
 
 if TYPE_CHECKING:
     from starsd_jetson.target import Target
 
 Progress = Callable[[str], None]
 NAME = "doctor"
-"""How the hub's monitor calls it."""
+"""Name of this target in the hub's monitor."""
 CONNECT_S = 10.0
 _OWN_FILES = 64
-"""Open files of a hub beside its sockets."""
+"""Number of files that a hub has open beside its sockets."""
 
 
 def check_all(options: DoctorOptions, progress: Progress) -> Findings:
@@ -64,11 +63,11 @@ def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:
     yield _check_port(options.port)
     try:
         if cache is None:
-            yield Finding("cache", Level.NOTE, "no home directory is known", f"set {CACHE_VARIABLE} to a directory")
+            yield note("cache", "no home directory is known", f"set {CACHE_VARIABLE} to a directory")
         else:
             yield from check_cache(read_cache(cache))
     except OSError as error:
-        yield Finding("cache", Level.FAILURE, f"{error.filename} cannot be read: {error.strerror}", "check its owner")
+        yield failure("cache", f"{error.filename} cannot be read: {error.strerror}", "check its owner")
     if options.token_file is not None:
         yield _check_token(options.token_file)
 
@@ -80,20 +79,20 @@ def _check_port(port: int | None) -> Finding:
 
     wanted = DEFAULT_PORT if port is None else port
     if hub_listens("127.0.0.1", wanted):
-        return Finding("port", Level.OK, f"a hub listens on {wanted} (`starsd-edge monitor` shows it)")
+        return ok("port", f"a hub listens on {wanted} (`starsd-edge monitor` shows it)")
     try:
         with bind("127.0.0.1", wanted, has_token=True):
-            return Finding("port", Level.OK, f"a hub can listen on {wanted}")
+            return ok("port", f"a hub can listen on {wanted}")
     except UsageError as error:
-        return Finding("port", Level.NOTE if port is None else Level.FAILURE, str(error))
+        return (note if port is None else failure)("port", str(error))
 
 
 def _check_token(path: Path) -> Finding:
     try:
         read_token(path)
     except UsageError as error:
-        return Finding("token file", Level.FAILURE, str(error))
-    return Finding("token file", Level.OK, f"{path} holds a token and only its owner can read it")
+        return failure("token file", str(error))
+    return ok("token file", f"{path} holds a token and only its owner can read it")
 
 
 def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, progress: Progress) -> Iterator[Finding]:
@@ -102,7 +101,7 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, pro
         remedy = "starsd-edge pull smollm2-135m && starsd-edge export smollm2-135m"
         if find_spec("torch") is None:
             remedy = f"export on a machine that has the extra for it ({remedy}), and copy the bundle here"
-        yield Finding("bundle", Level.NOTE, "none" if known_cache() is None else f"none in {bundles_dir()}", remedy)
+        yield note("bundle", "none" if known_cache() is None else f"none in {bundles_dir()}", remedy)
     ran: set[str] = set()
     asked = False
     for name in names:
@@ -114,7 +113,7 @@ def _check_bundles(names: Sequence[str], options: DoctorOptions, here: Here, pro
             asked = True
     yield from check_gpu_engines(here.software, [device for device in GPU_DEVICES if device not in ran])
     if not options.hub:
-        yield Finding("hub", Level.NOT_RUN, "no hub was named", "--hub URL, with --token-file FILE where it has one")
+        yield not_run("hub", "no hub was named", "--hub URL, with --token-file FILE where it has one")
     elif not asked:
         yield from _check_hub(options, None)
 
@@ -131,7 +130,7 @@ def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Findin
             link.wait_for_hub(CONNECT_S)
             welcome = link.welcome
     except StarsdError as error:
-        yield Finding("hub", Level.FAILURE, str(error))
+        yield failure("hub", str(error))
         return
     assert welcome is not None  # noqa: S101 (it let us in)
     bundle = None if target is None else target.bundle

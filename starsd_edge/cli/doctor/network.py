@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from starsd_edge.bench.figures import Figure, label_of
-from starsd_edge.bench.machine import usable_cores
+from starsd_edge.bench.figures import Figure, label_of, usable_cores
 from starsd_edge.bench.prompts import read_messages
-from starsd_edge.bench.runs import WARM_UP_TOKENS, run_by_turns
-from starsd_edge.bench.verify_curve import SIZES, measure_verify
-from starsd_edge.bundles.bundle import load_bundle
+from starsd_edge.bench.runs import SIZES, WARM_UP_TOKENS, measure_verify, run_by_turns
 from starsd_edge.bundles.cache import bundle_names
-from starsd_edge.bundles.catalogue import find_bundle
-from starsd_edge.cli.bench.modes import OurMode, without_end
+from starsd_edge.cli.bench.modes import OurMode, load_target, without_end
 from starsd_edge.cli.doctor.machine import CONNECT_S, hello_of
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.doctor.curve_store import KeptCurves, curve_key, keep_curves, load_curves
-from starsd_edge.doctor.findings import Finding, Findings, Level
+from starsd_edge.doctor.findings import Finding, Findings, failure, not_run, warning
 from starsd_edge.doctor.link import LinkFacts, Probes, check_link, link_figures, probe_link
 from starsd_edge.doctor.machine import check_welcome
 from starsd_edge.doctor.prediction import (
@@ -47,9 +43,9 @@ VERIFY_PASSES = 7
 COMMITTED = 128
 """Tokens in the KV while verify passes are timed: about the middle of the short decode."""
 DRAFT_WAIT_S = 5.0
-"""Every draft is waited for: how far it comes too late is what the prediction tells."""
+"""Seconds to wait for a draft: long enough for every one, because the prediction tells what late drafts cost."""
 WARM_UP_S = 20.0
-"""A hub that has just begun may still load its model."""
+"""Seconds to wait for the hub's first draft: a hub that has just started may still load its model."""
 
 
 def check_network(options: DoctorOptions, url: str, progress: Callable[[str], None]) -> Findings:
@@ -61,14 +57,13 @@ def check_network(options: DoctorOptions, url: str, progress: Callable[[str], No
         StarsdError: the bundle cannot be run.
     """
     from starsd_jetson.api import hub_address, link_to
-    from starsd_jetson.target import Target
 
     check_device(options.device)
     address = hub_address(url, options.token_file)
     name = _only_bundle(options.bundles)
     threads = options.threads or usable_cores()
     progress(f"loading {name}")
-    target = without_end(Target.open(load_bundle(find_bundle(name)), options.device, threads))
+    target = without_end(load_target(name, options.device, threads))
     with ExitStack() as stack:
         link = stack.enter_context(link_to(address, hello_of(target)))
         link.wait_for_hub(CONNECT_S)
@@ -117,17 +112,16 @@ class _NetworkChecks:
         self.figures += link_figures(facts, self._label)
         yield check_curve(curve, kept.stored, kept.is_new)
         if trial is None:
-            is_ngram = welcome.drafter == "ngram"  # which has no guess where a text does not repeat itself
-            yield Finding(
+            is_ngram = welcome.drafter == "ngram"  # which drafts nothing where a text does not repeat itself
+            yield (warning if is_ngram else failure)(
                 "acceptance",
-                Level.WARNING if is_ngram else Level.FAILURE,
                 f"the hub drafted for none of {PROMPTS} answers, so there is nothing to predict from",
                 "see with `starsd-edge monitor` whether its drafter is warm or keeps failing",
             )
             return
         yield from check_trial(trial)
         if not facts.small_s:
-            yield Finding("gain", Level.NOT_RUN, "the link's time is not known")
+            yield not_run("gain", "the link's time is not known")
             return
         prediction = predict(trial, curve, facts, self.options.acceptance)
         yield from check_prediction(prediction, trial)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.shared_options import AsJson, Threads, TokenFile, bundle_names
 from starsd_edge.errors import UsageError
 
 
@@ -27,56 +25,34 @@ class DoctorOptions:
             metavar="BUNDLE",
             help="Bundles to check; all in the cache where none is named.",
             autocompletion=bundle_names,
-            show_default=False,
         ),
     ] = ()
     bundle: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="BUNDLE", help="The same, as an option.", autocompletion=bundle_names, show_default=False),
+        tuple[str, ...], typer.Option(metavar="BUNDLE", help="The same, as an option.", autocompletion=bundle_names)
     ] = ()
-    hub: Annotated[
-        str | None, typer.Option(help="Also see whether this hub lets the bundles in.", show_default=False)
-    ] = None
+    hub: Annotated[str | None, typer.Option(help="Also see whether this hub lets the bundles in.")] = None
     network: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HUB", help="Check the link to this hub instead, and what it is worth.", show_default=False
-        ),
+        str | None, typer.Option(metavar="HUB", help="Instead, check the link to this hub and predict what it gains.")
     ] = None
-    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
-        None
-    )
+    token_file: TokenFile = None
     port: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="A hub is to listen on this port, else on 8317: is it free, or a hub's?",
-            show_default=False,
-        ),
+        typer.Option(min=1, max=65535, help="Check that a hub can listen on this port, or does. Default: 8317."),
     ] = None
-    device: Annotated[
-        str, typer.Option(help="With --network: where the model runs, as in run-target.", show_default=False)
-    ] = "cpu"
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
-    ] = None
+    device: Annotated[str, typer.Option(help="With --network: where the model runs, as in run-target.")] = "cpu"
+    threads: Threads = None
     acceptance: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=1,
-            help="With --network: predict for this probability of a guess to be accepted, not for the measured one.",
-            show_default=False,
+            help="With --network: predict for this acceptance rate of a draft token, not for the measured one.",
         ),
     ] = None
     remeasure: Annotated[
-        bool,
-        typer.Option(help="With --network: time verify passes again instead of using kept times.", show_default=False),
+        bool, typer.Option(help="With --network: time verify passes again instead of using kept times.")
     ] = False
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
-    ] = False
+    as_json: AsJson = False
 
     @property
     def bundles(self) -> tuple[str, ...]:

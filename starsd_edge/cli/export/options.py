@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starsd_edge.cli.completion import model_names
+from starsd_edge.cli.shared_options import model_names
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class ExportCommandOptions:
         str | None,
         typer.Option(
             help="fp32, or int8 (weight-only, for the CPU); for tensorrt fp16, int8 or int4. Default: fp32 for a model "
-            "(tensorrt: fp16), int8 for a head.",
-            show_default=False,
+            "(tensorrt: fp16), int8 for a head."
         ),
     ] = None
     block: Annotated[
@@ -49,16 +48,12 @@ class ExportCommandOptions:
     head_weights: Annotated[
         str | None,
         typer.Option(
-            help="For tensorrt: weights of the output head, fp16, int8 or int4. Default: int8 with int4, else fp16.",
-            show_default=False,
+            help="For tensorrt: weights of the output head, fp16, int8 or int4. Default: int8 with int4, else fp16."
         ),
     ] = None
     embedding_weights: Annotated[
         str | None,
-        typer.Option(
-            help="For tensorrt: weights of the embedding, fp16 or int8. Default: int8 with int4, else fp16.",
-            show_default=False,
-        ),
+        typer.Option(help="For tensorrt: weights of the embedding, fp16 or int8. Default: int8 with int4, else fp16."),
     ] = None
     keep_int8: Annotated[
         str | None,
@@ -66,15 +61,13 @@ class ExportCommandOptions:
             metavar="PARTS",
             help="For tensorrt and int4: parts of the layers that are int8 all the same, none or some of "
             "q,k,v,o,gate,up,down. Default: v,o,down.",
-            show_default=False,
         ),
     ] = None
     calibration: Annotated[
         str | None,
         typer.Option(
             help="For tensorrt and int4: none, or own-text to search scales on text that the model writes. Default: "
-            "own-text.",
-            show_default=False,
+            "own-text."
         ),
     ] = None
     kv: Annotated[str, typer.Option(help="KV cache: float16, or float32 as a CPU reference.")] = "float16"
@@ -84,7 +77,6 @@ class ExportCommandOptions:
             metavar="DIRECTORY",
             help="Instead, make a draft bundle for hubs: this head, of `train-draft` or published, with what it needs "
             "of the model; shipped takes the one that comes with this program.",
-            show_default=False,
         ),
     ] = None
     features_for: Annotated[
@@ -93,30 +85,26 @@ class ExportCommandOptions:
             metavar="DIRECTORY",
             help="Let the target give the features that this published EAGLE-3 head reads. Heads of EAGLE-1, EAGLE-2 "
             "and `train-draft` need no such thing.",
-            show_default=False,
         ),
     ] = None
     engine: Annotated[
         str | None,
         typer.Option(
             help="Build an engine: tensorrt (on the device that shall run it) or tensorrt-rtx (for RTX GPUs, on any "
-            "machine). MODEL may then be a bundle made with --runtime tensorrt, on another machine too.",
-            show_default=False,
+            "machine). MODEL may then be a bundle made with --runtime tensorrt, on another machine too."
         ),
     ] = None
     compute_capability: Annotated[
         tuple[str, ...],
         typer.Option(
             help="For --engine tensorrt-rtx: the kind of GPU, sm75 to sm121; given several times, one engine serves "
-            "them all. Default: this machine's.",
-            show_default=False,
+            "them all. Default: this machine's."
         ),
     ] = ()
     context: Annotated[
         int | None,
         typer.Option(
-            help="For --engine and --kv-strategy inplace: tokens of a sequence at most. Default: the model's.",
-            show_default=False,
+            help="For --engine and --kv-strategy inplace: tokens of a sequence at most. Default: the model's."
         ),
     ] = None
     chat_template: Annotated[
@@ -124,7 +112,6 @@ class ExportCommandOptions:
         typer.Option(
             metavar="NAME",
             help="Which of the checkpoint's chat templates, where it has several. Default: its default one.",
-            show_default=False,
         ),
     ] = None
     also_end: Annotated[
@@ -133,7 +120,6 @@ class ExportCommandOptions:
             metavar="TOKEN",
             help="Text of a token that ends answers beside those that the checkpoint lists, such as '<|im_end|>'; can "
             "be given several times.",
-            show_default=False,
         ),
     ] = ()
     output: Annotated[

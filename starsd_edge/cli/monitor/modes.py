@@ -17,17 +17,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from starsd_edge.cli.tasks import end_task
 from starsd_edge.telemetry.feed import FeedError, Snapshot
 from starsd_edge.telemetry.monitor.board import StarBoard
 from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder
 from starsd_edge.telemetry.monitor.formats import board_json, marks_for, plain_line
-from starsd_edge.telemetry.monitor.frame import Sight, report
+from starsd_edge.telemetry.monitor.frame import Screen, Sight, parse_keys, report
 from starsd_edge.telemetry.monitor.model import MonitorModel
-from starsd_edge.telemetry.monitor.screen import Screen, parse_keys
 
 ONCE_SNAPSHOTS = 3
-"""Rates need two moments; a second apart they mean something."""
+"""Snapshots taken by --once: two a second come, and a rate needs two that are a second apart."""
 _LINE_S = 1.0
 _REPLAYED = FeedLink("the recording has ended", is_live=False)
 _KEY_BYTES = 256
@@ -192,3 +190,13 @@ def _cbreak() -> Iterator[int | None]:
         yield keyboard
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+_INSIST_S = 0.5
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel, and insist: before Python 3.12, `wait_for` swallows a cancellation that meets its result."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_INSIST_S)

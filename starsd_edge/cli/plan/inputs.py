@@ -10,8 +10,8 @@ from pathlib import Path
 
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
-from starsd_edge.cli.draft_shapes import parse_shape
 from starsd_edge.cli.plan.options import MemoryOptions, PlanOptions
+from starsd_edge.cli.shared_options import parse_shape
 from starsd_edge.doctor.curve_store import KeptCurves, curve_store, files_digest, kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.curve import VerifyCurve
@@ -37,7 +37,7 @@ from starsd_edge.telemetry.service_model import ServiceCost
 
 MOST_NODES = 256
 USUAL_COMMITTED = 256
-"""Tokens before a verify pass of which the plan thinks."""
+"""Committed tokens before the verify passes that the plan reckons with."""
 ASSUMED_VERIFY_S = 0.035
 ASSUMED_GROWTH = 0.03
 ASSUMED_FEATURE_BYTES = 8192
@@ -174,7 +174,7 @@ def _drafter_text(options: PlanOptions) -> str:
     drafter = options.drafter
     return (
         f"{drafter.pass_ms:g} ms, and {drafter.level_ms:g} ms a level, {drafter.session_ms:g} ms a target, "
-        f"{drafter.node_ms:g} ms a guess"
+        f"{drafter.node_ms:g} ms a draft token"
     )
 
 

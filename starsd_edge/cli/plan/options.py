@@ -9,9 +9,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.draft_shapes import QueueOrder
 from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.shared_options import AsJson, QueueOrder, bundle_names
 from starsd_edge.errors import UsageError
 
 
@@ -21,18 +20,22 @@ class DrafterOptions:
 
     __panel__: ClassVar[str] = "Drafter"
 
-    pass_ms: Annotated[float, typer.Option(min=0, help="Of a pass, whatever it drafts.")] = 2.0
-    level_ms: Annotated[float, typer.Option(min=0, help="For each level of the drafts.")] = 1.5
-    session_ms: Annotated[float, typer.Option(min=0, help="For each target in a pass.")] = 0.2
-    node_ms: Annotated[float, typer.Option(min=0, help="For each guessed token.")] = 0.0
+    pass_ms: Annotated[
+        float, typer.Option(min=0, help="Milliseconds of each pass of the drafter, whatever it drafts.")
+    ] = 2.0
+    level_ms: Annotated[float, typer.Option(min=0, help="Milliseconds more for each level of the draft trees.")] = 1.5
+    session_ms: Annotated[float, typer.Option(min=0, help="Milliseconds more for each target in a pass.")] = 0.2
+    node_ms: Annotated[float, typer.Option(min=0, help="Milliseconds more for each draft token.")] = 0.0
     acceptance: Annotated[
-        str, typer.Option(help="Probability that a guess is accepted if those before it were; or by level: 0.8,0.7.")
+        str,
+        typer.Option(help="Acceptance rate of a draft token below an accepted one, or one for each level: 0.8,0.7."),
     ] = "0.7"
     largest_draft: Annotated[
-        str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft to think of; 8x8x1 is a chain of 8.")
+        str,
+        typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft tree to consider; 8x8x1 is a chain of 8."),
     ] = "8x8x1"
     max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Most targets in a pass.")] = 16
-    order: Annotated[QueueOrder, typer.Option(help="Of the hub's queue.")] = QueueOrder.LATENCY
+    order: Annotated[QueueOrder, typer.Option(help="Order of the hub's queue.")] = QueueOrder.LATENCY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +48,14 @@ class TargetOptions:
         str | None,
         typer.Option(
             metavar="MS|ROWS=MS,...",
-            help="A verify pass: over one row (each further one adds 3 %), or over these. Default: as measured for the "
-            "BUNDLE, else 35.",
-            show_default=False,
+            help="Milliseconds of a verify pass over one row (each further row adds 3 %), or by the number of rows. "
+            "Default: as measured for the BUNDLE, else 35.",
         ),
     ] = None
-    own_ms: Annotated[float, typer.Option(min=0, help="Of a round, beside the model.")] = 1.0
+    own_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a round outside the model.")] = 1.0
     plain_ms: Annotated[
         float | None,
-        typer.Option(min=0, help="A plain step; default: a pass over one row, and --own-ms.", show_default=False),
+        typer.Option(min=0, help="Milliseconds of a step without a draft. Default: a pass over one row, and --own-ms."),
     ] = None
     rtt_ms: Annotated[float, typer.Option(min=0, help="Round-trip time to the hub.")] = 1.0
     mbit: Annotated[float, typer.Option(min=0.001, help="Rate of the link, each way, in Mbit/s.")] = 100.0
@@ -61,13 +63,12 @@ class TargetOptions:
         int | None,
         typer.Option(
             min=0,
-            help="Features of a token, 0 for drafters that want none. Default: those of the BUNDLE, else 8192.",
-            show_default=False,
+            help="Bytes of a token's features; 0 for drafters that need none. Default: those of the BUNDLE, else 8192.",
         ),
     ] = None
-    jitter: Annotated[float, typer.Option(min=0, max=3, help="How much returns vary (standard deviation / mean).")] = (
-        0.2
-    )
+    jitter: Annotated[
+        float, typer.Option(min=0, max=3, help="Variation of the return times (standard deviation / mean).")
+    ] = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +77,16 @@ class MemoryOptions:
 
     __panel__: ClassVar[str] = "Memory (with --memory-gib)"
 
-    memory_gib: Annotated[
-        float | None, typer.Option(min=0, help="That an accelerator has for targets.", show_default=False)
-    ] = None
+    memory_gib: Annotated[float | None, typer.Option(min=0, help="GiB that an accelerator has for targets.")] = None
     weights_gib: Annotated[
-        float | None, typer.Option(min=0, help="A target's weights; default: the BUNDLE's.", show_default=False)
+        float | None, typer.Option(min=0, help="GiB of a target's weights. Default: the BUNDLE's.")
     ] = None
     kv_kib: Annotated[
-        float | None, typer.Option(min=0, help="A target's KV per token; default: the BUNDLE's.", show_default=False)
+        float | None, typer.Option(min=0, help="KiB of a target's KV per token. Default: the BUNDLE's.")
     ] = None
-    context: Annotated[int, typer.Option(min=1, help="Tokens that each target's KV has places for.")] = 2048
-    draft_gib: Annotated[float, typer.Option(min=0, help="The draft model's weights.")] = 0.44
-    draft_kv_kib: Annotated[float, typer.Option(min=0, help="The draft model's KV per token.")] = 16.0
+    context: Annotated[int, typer.Option(min=1, help="Most tokens that the KV of a target holds.")] = 2048
+    draft_gib: Annotated[float, typer.Option(min=0, help="GiB of the draft model's weights.")] = 0.44
+    draft_kv_kib: Annotated[float, typer.Option(min=0, help="KiB of the draft model's KV per token.")] = 16.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,6 @@ class PlanOptions:
         typer.Argument(
             help="Bundle of the target model: its measured verify times, features and sizes.",
             autocompletion=bundle_names,
-            show_default=False,
         ),
     ] = None
     from_file: Annotated[
@@ -108,25 +106,18 @@ class PlanOptions:
             "--from",
             metavar="FILE",
             help="Plan from measured times: points.json of `bench star`, or service_s, return_s, tokens_per_round.",
-            show_default=False,
         ),
     ] = None
-    targets: Annotated[
-        int | None, typer.Option(min=1, max=512, help="Show so many targets, too.", show_default=False)
-    ] = None
+    targets: Annotated[int | None, typer.Option(min=1, max=512, help="Also show this number of targets.")] = None
     drafter: DrafterOptions
     target: TargetOptions
     memory: MemoryOptions
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=MAX_THREADS, help="Of the BUNDLE's measured times; default: all cores.", show_default=False
-        ),
+        typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the BUNDLE's measured times. Default: all cores."),
     ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 1
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.", show_default=False)
-    ] = False
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 1
+    as_json: AsJson = False
 
     def __post_init__(self) -> None:
         for group in (self.drafter, self.target, self.memory):

@@ -6,15 +6,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from starsd_edge.cli.output import output_console
 from starsd_edge.planning.memory import GIB
 from starsd_edge.planning.plan import AtTargets, Knee
 from starsd_edge.planning.report import MemoryPlan, StarPlan, Traffic, shapes_written, written
-
-WIDTH = 80
 
 
 def show(plan: StarPlan, as_json: bool) -> None:
@@ -22,8 +20,7 @@ def show(plan: StarPlan, as_json: bool) -> None:
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(plan.as_data()), indent=2) + b"\n")
         return
-    console = Console(file=sys.stdout, highlight=False)
-    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    console = output_console()
     for name, source in plan.sources.items():
         console.print(Text(f"{name}: {source}"))
     console.print()

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starsd_edge.cli.commands import add_command
-from starsd_edge.cli.completion import bundle_names
-from starsd_edge.cli.draft_shapes import AUTO, HeadDevice, HeadPrecision, QueueOrder, parse_hub_shape
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.cli.shared_options import AUTO, HeadDevice, HeadPrecision, QueueOrder, bundle_names, parse_hub_shape
 from starsd_edge.errors import UsageError
 from starsd_edge.key_file import read_token
 
@@ -104,12 +103,13 @@ class RunDraftOptions:
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the draft model; default: all cores.")
     ] = None
-    device: Annotated[HeadDevice, typer.Option(help="Where heads are run; auto takes a GPU where torch finds one.")] = (
-        HeadDevice.AUTO
-    )
+    device: Annotated[
+        HeadDevice,
+        typer.Option(help="Where drafters are run; auto takes a GPU for heads alone, where torch finds one."),
+    ] = HeadDevice.AUTO
     draft_precision: Annotated[
         HeadPrecision,
-        typer.Option(help="Of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
+        typer.Option(help="Precision of heads; auto: float16 on a GPU, the bundle's own weights (int8) on a CPU."),
     ] = HeadPrecision.AUTO
     log: LogOptions
 
@@ -132,7 +132,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run_draft(options: RunDraftOptions) -> None:
-    """Run the draft server: guess tokens for any number of targets, until Ctrl-C."""
+    """Run the draft server: draft tokens for any number of targets, until Ctrl-C."""
     run_hub(options)
 
 

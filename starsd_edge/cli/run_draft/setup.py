@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from starsd_edge.bundles.bundle import bundle_kind
 from starsd_edge.bundles.cache import expanded
-from starsd_edge.cli.settings.files import TomlError, parse_toml
+from starsd_edge.cli.settings_files import read_toml
 from starsd_edge.errors import UsageError
 from starsd_edge.heads.draft_bundle import DRAFT_KIND
 from starsd_edge.heads.loading import AUTO, CPU
@@ -43,7 +43,8 @@ def open_drafters(
     Args:
         max_sessions: sequences that each holds state for at once.
         threads: of each engine, None for one per core.
-        device: of heads and models, as in `open_head`; models take a GPU only where "cuda" is asked for.
+        device: "cpu", "cuda" or "auto". "auto" takes a GPU for heads alone: see `heads.loading.open_head`. Models are
+            opened as a target's: see `runtime.loading.open_engine`.
         precision: of heads, as in `open_head`.
 
     Raises:
@@ -91,7 +92,7 @@ def _causal_lm(path: Path, max_sessions: int, threads: int | None, name: str, de
 
     bundle = load_bundle(path)
     manifest = bundle.manifest
-    engine = open_engine(bundle, CPU if device == AUTO else device, threads)
+    engine = open_engine(bundle, CPU if device == AUTO else device, threads, kv_on_demand=True)
     tokenizer_fp = manifest.fingerprints.tokenizer_fp
     return CausalLmDrafter(engine, tokenizer_fp, manifest.model.tokenizer_size, max_sessions, name)
 
@@ -119,13 +120,7 @@ def read_keys(path: Path) -> tuple[HubKey, ...]:
     from starsd_server.gate import HubKey
 
     try:
-        tables = msgspec.convert(parse_toml(path.read_text(encoding="utf-8")), dict[str, _Table])
-    except OSError as error:
-        raise UsageError(f"the keys in {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}): convert it") from None
-    except TomlError as error:
-        raise UsageError(f"{path} is not TOML: {error}") from None
+        tables = msgspec.convert(read_toml(path, "the keys in"), dict[str, _Table])
     except msgspec.ValidationError as error:
         hint = "a key is a table like [NAME] with token-file, weight and priority"
         raise UsageError(f"{path} does not fit: {error}; {hint}") from None

@@ -1,8 +1,7 @@
 """`starsd-edge run-target --chat`: talk with the model.
 
 chat_input      lines and Ctrl-C
-chat_commands   lines that begin with a slash, and the settings that they change
-chat_state      what was said in the chat, and how much of it the model reads
+chat_commands   lines that begin with a slash, the settings that they change, and what was said
 ../streams      the streams on which text and notices are shown
 """
 
@@ -15,7 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from starsd_edge.cli.run_target.chat_commands import Action, ChatState, as_message, commands, is_command, run_command
+from starsd_edge.cli.run_target.chat_commands import (
+    Action,
+    ChatSettings,
+    ChatState,
+    as_message,
+    commands,
+    is_command,
+    run_command,
+)
 from starsd_edge.cli.run_target.chat_input import (
     INTERRUPTED,
     Entry,
@@ -26,7 +33,6 @@ from starsd_edge.cli.run_target.chat_input import (
     read_entry,
     without_echo,
 )
-from starsd_edge.cli.run_target.chat_state import ChatSettings
 from starsd_edge.cli.streams import TextStreams, printable, takes_colour
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.telemetry.rounds import HUB, NGRAM
@@ -204,7 +210,7 @@ class Chat:
             self.streams.write(span.text, _COLOURS.get(span.origin, "") if tinted else "")
 
     def _legend(self) -> None:
-        self.streams.write("guessed by the hub", _COLOURS[HUB])
+        self.streams.write("drafted by the hub", _COLOURS[HUB])
         self.streams.write(", ")
         self.streams.write("by local n-grams", _COLOURS[NGRAM])
         self.streams.write(", the rest by the target itself")

@@ -180,7 +180,7 @@ class Interrupts:
 
 
 INTERRUPTED = 128 + signal.SIGINT
-"""The exit code."""
+"""Exit code after Ctrl-C."""
 
 
 class Interrupt:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from starsd_edge.cli.completion import bundle_names
 from starsd_edge.cli.logs import LogOptions
-from starsd_edge.cli.options import MAX_THREADS, check_seconds
+from starsd_edge.cli.options import check_seconds
+from starsd_edge.cli.shared_options import DraftBranching, DraftDepth, DraftWait, Threads, TokenFile, bundle_names
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -164,9 +164,7 @@ class HubOptions:
             show_default=False,
         ),
     ] = None
-    token_file: Annotated[Path | None, typer.Option(help="File with the hub's bearer token.", show_default=False)] = (
-        None
-    )
+    token_file: TokenFile = None
     require_hub: Annotated[bool, typer.Option(help="Fail if the hub cannot be reached.", show_default=False)] = False
     name: Annotated[
         str,
@@ -183,7 +181,7 @@ class HubOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Show the hub only so many of the last tokens of a text; less goes up, and less is foreseen.",
+            help="Show the hub only this number of last tokens: less is sent, and fewer draft tokens are accepted.",
             show_default=False,
         ),
     ] = None
@@ -230,7 +228,7 @@ class LengthOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOptions:
-    """How far to guess ahead. None leaves a number to the program."""
+    """How drafts are asked for. None leaves a number to the program."""
 
     __panel__: ClassVar[str] = "Drafts"
 
@@ -239,14 +237,11 @@ class DraftOptions:
         typer.Option(help="Decode token by token, and leave the hub alone.", show_default=False),
     ] = True
     draft_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Most guessed tokens per round. With a hub 8, on 4 levels, if not said.")
+        int | None, typer.Option(min=1, help="Most draft tokens per round. Default with a hub: 8, on 4 levels.")
     ] = None
-    draft_depth: Annotated[int | None, typer.Option(min=1, help="Most guessed tokens in a row.")] = None
-    draft_branching: Annotated[int | None, typer.Option(min=1, help="Most alternatives at one place.")] = None
-    draft_wait: Annotated[
-        float | None,
-        typer.Option(min=0, help="Wait so long for every draft, and verify all of it; without it, as far as it pays."),
-    ] = None
+    draft_depth: DraftDepth = None
+    draft_branching: DraftBranching = None
+    draft_wait: DraftWait = None
     allow_inexact: Annotated[
         bool, typer.Option(help="Verify trees where only chains are exact (int8 weights).", show_default=False)
     ] = False
@@ -266,7 +261,7 @@ class OutputOptions:
         bool,
         typer.Option(help="JSON objects: the text piece by piece, then the answer as by --json.", show_default=False),
     ] = False
-    tint: Annotated[bool, typer.Option(help="In a chat, colour tokens by what guessed them.", show_default=False)] = (
+    tint: Annotated[bool, typer.Option(help="In a chat, colour tokens by what drafted them.", show_default=False)] = (
         False
     )
 
@@ -293,9 +288,7 @@ class RunTargetOptions:
     output: OutputOptions
     log: LogOptions
     device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
-    ] = None
+    threads: Threads = None
 
     def __post_init__(self) -> None:
         if self.prompts.chat and (self.output.json or self.output.stream_json):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from starsd_edge.cli.run_target.options import sampling_record
 from starsd_edge.cli.streams import TextStreams, printable
@@ -14,18 +14,17 @@ from starsd_edge.telemetry.summary import Figures, LinkFigures
 
 if TYPE_CHECKING:
     from starsd_edge.speculation.sampling import SamplingParams
-    from starsd_edge.telemetry.summary import Figures, LinkFigures
     from starsd_jetson.decoder import Answer, Piece
 
 
-class AnswerOutput(Protocol):
-    """Where answers go."""
+class AnswerOutput:
+    """Where answers go. A kind of output defines what it writes; the rest writes nothing."""
 
     def begin(self, number: int, of: int, prompt: str) -> None:
         """An answer begins."""
 
     def piece(self, piece: Piece) -> None:
-        """More of it."""
+        """More of its text."""
 
     def end(self, number: int, answer: Answer, figures: Figures, link: LinkFigures) -> None:
         """It is over."""
@@ -40,7 +39,7 @@ class AnswerOutput(Protocol):
         """A prompt could not be answered."""
 
 
-class JsonOutput:
+class JsonOutput(AnswerOutput):
     """One JSON object per answer on `out`, nothing else there."""
 
     record_type: str | None = None
@@ -51,12 +50,6 @@ class JsonOutput:
         self._err = err
         self._name = name
         self._sampling = sampling
-
-    def begin(self, number: int, of: int, prompt: str) -> None:
-        """Nothing yet."""
-
-    def piece(self, piece: Piece) -> None:
-        """Nothing yet."""
 
     def end(self, number: int, answer: Answer, figures: Figures, link: LinkFigures) -> None:
         """Write the object."""
@@ -72,9 +65,6 @@ class JsonOutput:
             "figures": figures.named(link),
         }
         self._write(record if self.record_type is None else {"type": self.record_type, **record})
-
-    def total(self, figures: Figures, link: LinkFigures) -> None:
-        """The answers carry their figures."""
 
     def notice(self, line: str) -> None:
         """To standard error."""
@@ -100,7 +90,7 @@ class StreamJsonOutput(JsonOutput):
             self._write({"type": "text", "piece": piece.text})
 
 
-class TextOutput:
+class TextOutput(AnswerOutput):
     """The text of the answers on `out` as it comes; figures on `err`."""
 
     def __init__(self, out: TextIO, err: TextIO, seed: int) -> None:
@@ -145,7 +135,7 @@ def _failure(number: int, of: int, message: str) -> str:
 log = logging.getLogger(__name__)
 
 
-class LoggedOutput:
+class LoggedOutput(AnswerOutput):
     """Answers as `answers` writes them on standard output, the rest in the log. Prompts are not named there.
 
     Args:
@@ -154,9 +144,6 @@ class LoggedOutput:
 
     def __init__(self, answers: AnswerOutput) -> None:
         self._answers = answers
-
-    def begin(self, number: int, of: int, prompt: str) -> None:
-        """Nothing yet."""
 
     def piece(self, piece: Piece) -> None:
         """As it comes."""
@@ -169,9 +156,6 @@ class LoggedOutput:
         log.info(
             "answer %d: %s after %d tokens in %.2f s", number, answer.finish_reason, len(answer.token_ids), seconds
         )
-
-    def total(self, figures: Figures, link: LinkFigures) -> None:
-        """Every answer has its line."""
 
     def notice(self, line: str) -> None:
         """A line about the link."""

@@ -2,9 +2,7 @@
 
     opening    finds the engine of a bundle that fits this machine, and checks it before anything opens it
     plan       deserialises it, and holds it to its manifest and to the bundle's graph
-    device     CUDA calls, each with its return value looked at
     passes     what a pass takes in and gives out
-    caches     the KV of a sequence, by strategy
     captured   execution contexts, and passes of one shape as one launch
     engine     all of it behind the contract
 

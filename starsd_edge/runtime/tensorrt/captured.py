@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.tensorrt.device import Device, GpuMemory, Launchable
+from starsd_edge.runtime.cuda import Device, GpuMemory, Launchable
 from starsd_edge.runtime.tensorrt.plan import Plan
 
 Shape = tuple[int, ...]

@@ -12,26 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from starsd_edge.bundles.engine_manifest import EngineManifest
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.engine import (
-    EngineSpec,
-    Sequence,
-    Step,
-    own_sequence,
-    require_capacity,
-    require_committed,
-    require_pending,
-    require_rows,
-)
+from starsd_edge.runtime.cuda import Device
+from starsd_edge.runtime.cuda_caches import FIRST_ROWS, AppendCaches, Caches, Half, InplaceCaches, KvShape
+from starsd_edge.runtime.engine import Step
+from starsd_edge.runtime.kv_engine import EngineSequence, KvEngine, PassRows, require_room
 from starsd_edge.runtime.onnx_engine import graph_spec
-from starsd_edge.runtime.tensorrt.caches import AppendCaches, Caches, Half, InplaceCaches, KvShape
 from starsd_edge.runtime.tensorrt.captured import CapturedPasses, Context, Shape, make_workspace
-from starsd_edge.runtime.tensorrt.device import Device
 from starsd_edge.runtime.tensorrt.passes import PassInputs, PassOutputs
 from starsd_edge.runtime.tensorrt.plan import Plan
 
@@ -50,19 +39,14 @@ class _Lent:
 
 
 @dataclass(eq=False)
-class TensorrtSequence:
+class TensorrtSequence(EngineSequence):
     """KV of one sequence on the GPU.
 
     Attributes:
-        capacity: committed rows that it may hold.
-        lent: what holds them.
-        pending: rows of the last pass that are still to be committed.
+        lent: what holds its rows.
     """
 
-    capacity: int
     lent: _Lent
-    length: int = 0
-    pending: int = 0
 
     @property
     def new_keys(self) -> list[Half]:
@@ -75,8 +59,12 @@ class TensorrtSequence:
         return self.lent.caches.new_rows("v", self.length, self.pending)
 
 
-class TensorrtEngine:
-    """An engine over a plan; use it from one thread at a time."""
+class TensorrtEngine(KvEngine[TensorrtSequence]):
+    """An engine over a plan.
+
+    Up to `spec.max_tree` rows of a pass all may have logits; of a longer pass one. An `inplace` engine commits rows in
+    ascending order alone, as those of every path are.
+    """
 
     def __init__(
         self,
@@ -86,6 +74,7 @@ class TensorrtEngine:
         engine: EngineManifest,
         bundle: Manifest,
         allow_inexact: bool = False,
+        kv_on_demand: bool = False,
     ) -> None:
         """Args:
         trt: the module `tensorrt` or `tensorrt_rtx`.
@@ -94,17 +83,20 @@ class TensorrtEngine:
         engine: found to fit this machine and the bundle.
         bundle: the manifest of the bundle that it was built from.
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow; caches of the `inplace` strategy have one size.
 
         Raises:
             EngineError: CUDA or the library refuses, or there is no memory.
         """
         limits, model = engine.limits, bundle.model
         spec = graph_spec(bundle, limits.max_context, allow_inexact)
-        self._spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk, digest=engine.plan_sha256)
+        spec = replace(spec, max_tree=limits.max_tree, max_chunk=limits.max_chunk, digest=engine.plan_sha256)
+        super().__init__(spec, TensorrtSequence)
         self._kv = KvShape(model.n_layers, model.n_kv_heads, model.head_dim)
         self._past = self._kv.names("past")
         self._capacity = bundle.graph.tensorrt.capacity if bundle.graph.tensorrt else 0
         self._is_inplace = engine.kv_strategy == "inplace"
+        self._first_rows = FIRST_ROWS if kv_on_demand else None
         self._device = Device(cuda)
         self._plan = Plan(trt, plan, engine)
         self._inputs = PassInputs(self._device, self._spec, self._is_inplace)
@@ -115,14 +107,8 @@ class TensorrtEngine:
         self._idle: _Lent | None = None
         self._last: weakref.ref[Step] | None = None
 
-    @property
-    def spec(self) -> EngineSpec:
-        """What this engine is."""
-        return self._spec
-
-    def open(self, capacity: int) -> TensorrtSequence:
-        """A new, empty sequence; it gets the caches of one that nobody holds any more where they are large enough."""
-        require_capacity(self._spec, capacity)
+    def _open(self, capacity: int) -> TensorrtSequence:
+        """The sequence gets the caches of one that nobody holds any more where they are large enough."""
         lent, self._idle = self._idle, None
         if lent is None or lent.caches.capacity < capacity:
             lent = None  # given back before new memory is asked for
@@ -132,53 +118,30 @@ class TensorrtEngine:
         weakref.finalize(seq, self._take_back, lent).atexit = False
         return seq
 
-    def forward(
-        self,
-        seq: Sequence,
-        tokens: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        tree_mask: npt.NDArray[np.bool_],
-        logits_rows: ListLike[int] | None = None,
-    ) -> Step:
-        """See `Engine.forward`. Up to `spec.max_tree` tokens all may have logits; of a longer pass one."""
-        seq = own_sequence(seq, TensorrtSequence)
-        rows = len(tokens)
-        require_rows(self._spec, rows)
-        wanted = list(range(rows) if logits_rows is None else logits_rows)
-        profile = self._profile(rows, len(wanted))
-        if self._is_inplace and seq.length + rows > self._capacity:  # nobody else looks
-            raise EngineError(
-                f"a pass of {rows} tokens on {seq.length} committed ones does not fit {self._capacity} rows"
-            )
+    def _require_pass(self, seq: TensorrtSequence, rows: PassRows) -> None:
+        self._profile(rows.count, len(rows.wanted))
+        if self._is_inplace:
+            require_room(seq, rows.count, self._capacity)  # nobody else looks
+
+    def _run(self, seq: TensorrtSequence, rows: PassRows) -> Step:
         self._save_last()
-        seq.pending = 0
-        self._inputs.send(tokens, positions, tree_mask, wanted, seq.length)
-        self._run(seq, profile, rows, len(wanted))
-        step = self._outputs.step(rows, len(wanted))
+        count, logits = rows.count, len(rows.wanted)
+        self._inputs.send(rows, seq.length)
+        self._enqueue(seq, self._profile(count, logits), count, logits)
+        step = self._outputs.step(count, logits)
         self._last = weakref.ref(step)
-        seq.pending = rows
         return step
 
-    def commit(self, seq: Sequence, rows: ListLike[int]) -> None:
-        """See `Engine.commit`. An `inplace` engine takes rows in ascending order alone, as those of every path are."""
-        seq = own_sequence(seq, TensorrtSequence)
-        require_pending(seq, seq.pending, rows)
+    def _keep(self, seq: TensorrtSequence, rows: ListLike[int]) -> None:
         seq.lent.caches.commit(seq.length, rows)
-        seq.length += len(rows)
-        seq.pending = 0
-
-    def truncate(self, seq: Sequence, length: int) -> None:
-        """See `Engine.truncate`."""
-        seq = own_sequence(seq, TensorrtSequence)
-        require_committed(seq, length)
-        seq.length, seq.pending = length, 0
 
     def _make_caches(self, capacity: int) -> _Lent:
         spec = self._spec
         if self._is_inplace:
             caches = InplaceCaches(self._device, self._kv, self._capacity, self._capacity - spec.max_context)
             return _Lent(caches, CapturedPasses(self._device))
-        return _Lent(AppendCaches(self._device, self._kv, capacity, max(spec.max_tree, spec.max_chunk)), None)
+        most = max(spec.max_tree, spec.max_chunk)
+        return _Lent(AppendCaches(self._device, self._kv, capacity, most, self._first_rows), None)
 
     def _take_back(self, lent: _Lent) -> None:
         self._idle = lent
@@ -199,7 +162,7 @@ class TensorrtEngine:
             f"rows of {rows}"
         )
 
-    def _run(self, seq: TensorrtSequence, profile: str, rows: int, logits: int) -> None:
+    def _enqueue(self, seq: TensorrtSequence, profile: str, rows: int, logits: int) -> None:
         captured, key = seq.lent.captured, (rows, logits)
         if captured is not None:
             if captured.run(key):

@@ -26,13 +26,13 @@ from starsd_edge.bundles.engine_manifest import (
     require_plan,
 )
 from starsd_edge.bundles.manifest import Manifest
-from starsd_edge.device.cuda_driver import CudaDevice, cuda_devices
+from starsd_edge.device.gpus import CudaDevice, cuda_devices
 from starsd_edge.device.tensorrt_library import import_library
-from starsd_edge.errors import EngineError, StarsdError, UsageError, install_extra
+from starsd_edge.errors import EngineError, StarsdError, UsageError
+from starsd_edge.runtime.cuda import import_cuda
 from starsd_edge.runtime.tensorrt.engine import TensorrtEngine
 from starsd_edge.runtime.tensorrt.plan import require_agreement
 
-CUDA_MODULE = "cuda.bindings.runtime"
 LIBRARIES = {"jetson": ("tensorrt",), "cuda": ("tensorrt", "tensorrt_rtx")}
 """By `--device`: what may run there, the best first."""
 
@@ -51,13 +51,19 @@ class Machine:
 
 
 def open_tensorrt(
-    bundle: Bundle, device: str, *, allow_inexact: bool = False, machine: Machine | None = None
+    bundle: Bundle,
+    device: str,
+    *,
+    allow_inexact: bool = False,
+    kv_on_demand: bool = False,
+    machine: Machine | None = None,
 ) -> TensorrtEngine:
     """Open the engine that was built of a bundle for this machine.
 
     Args:
         device: a key of `LIBRARIES`.
         allow_inexact: let a bundle with coarse weights verify trees as well as chains.
+        kv_on_demand: take memory for KV as sequences grow; see `runtime.loading.open_engine`.
 
     Raises:
         UsageError: the bundle's graph is for CPUs, or a package is missing.
@@ -77,7 +83,7 @@ def open_tensorrt(
     cuda = import_cuda(f"--device {device}", "jetson" if device == "jetson" else "tensorrt", here.load)
     require_agreement(directory, engine, bundle.manifest)
     plan = require_plan(directory, engine)
-    return TensorrtEngine(trt, cuda, plan, engine, bundle.manifest, allow_inexact)
+    return TensorrtEngine(trt, cuda, plan, engine, bundle.manifest, allow_inexact, kv_on_demand)
 
 
 def host_of(engine: EngineManifest, machine: Machine | None = None) -> EngineHost:
@@ -161,25 +167,6 @@ def _choose(bundle: Bundle, device: str, gpu: CudaDevice, here: Machine) -> tupl
             errors.append(error)
     # That an installed library lacks an engine is nearer to the wish than that another library is not installed.
     raise next((error for error in errors if isinstance(error, EngineError)), errors[0])
-
-
-def import_cuda(wish: str, extra: str, load: Callable[[str], Any] = importlib.import_module) -> Any:
-    """The module of CUDA calls.
-
-    Args:
-        wish: what needs it, for the error.
-        extra: of this distribution, that brings it.
-        load: imports a module by its name.
-
-    Raises:
-        UsageError: it is not installed, or broken.
-    """
-    try:
-        return load(CUDA_MODULE)
-    except (ImportError, OSError) as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
-        raise UsageError(f"{wish} needs the Python package cuda-python, which {why}: {install_extra(extra)}") from None
 
 
 def _extra(engine: EngineManifest) -> str:

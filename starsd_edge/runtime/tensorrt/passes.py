@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from collections.abc import Sequence as ListLike
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from starsd_edge.runtime.cuda import Device, HostMemory, aligned
 from starsd_edge.runtime.engine import EngineSpec, Step, TopTwo
+from starsd_edge.runtime.kv_engine import PassRows
 from starsd_edge.runtime.onnx_engine import TOP_OUTPUTS
-from starsd_edge.runtime.tensorrt.device import ALIGNMENT, Device, HostMemory
-
-
-def aligned(size: int) -> int:
-    """The next multiple of the alignment that TensorRT asks for."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class SharedBlock:
@@ -93,23 +88,16 @@ class PassInputs:
         self.addresses = self._block.addresses
         """By tensor."""
 
-    def send(
-        self,
-        tokens: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        tree_mask: npt.NDArray[np.bool_],
-        logits_rows: ListLike[int],
-        past_len: int,
-    ) -> None:
+    def send(self, rows: PassRows, past_len: int) -> None:
         """Write a pass's inputs where the GPU sees them, in the order of the stream. The pass before has ended."""
         put = self._block.put
-        put("input_ids", np.asarray(tokens, np.int64))
-        put("position_ids", np.asarray(positions, np.int64))
-        put("logits_idx", np.asarray(logits_rows, np.int64))
+        put("input_ids", np.asarray(rows.tokens, np.int64))
+        put("position_ids", np.asarray(rows.positions, np.int64))
+        put("logits_idx", np.asarray(rows.wanted, np.int64))
         if self._has_past_len:
             put("past_len", np.array([past_len], np.int64))
-        put("tree_mask", np.asarray(tree_mask, np.bool_))
-        self._block.upload("tree_mask", len(tokens) ** 2)
+        put("tree_mask", np.asarray(rows.tree_mask, np.bool_))
+        self._block.upload("tree_mask", rows.count**2)
 
 
 class PassOutputs:

@@ -15,7 +15,7 @@ from starsd_edge.bundles.engine_manifest import EngineManifest, EngineTensor, re
 from starsd_edge.bundles.manifest import Manifest
 from starsd_edge.device.tensorrt_library import make_log, tensor_dtype
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.tensorrt.caches import KvShape
+from starsd_edge.runtime.cuda_caches import KvShape
 
 _KEPT_MESSAGES = 8
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection
 
 from starsd_edge.errors import UsageError
-from starsd_edge.protocol.codes import LOOPBACK_ONLY, MISDIRECTED, NOT_LET_IN, http_answer, is_redirect, token_remedy
 from starsd_edge.telemetry.feed import (
     FEED_SUBPROTOCOL,
     MAX_SNAPSHOT_BYTES,
@@ -24,14 +23,26 @@ from starsd_edge.telemetry.feed import (
     decode_snapshot,
     encode_snapshot,
 )
-from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, OPEN_TIMEOUT_S, NotOpenedError, describe, open_hub
+from starsd_edge.telemetry.hub_opening import (
+    CLOSE_TIMEOUT_S,
+    LOOPBACK_ONLY,
+    MISDIRECTED,
+    NOT_LET_IN,
+    OPEN_TIMEOUT_S,
+    NotOpenedError,
+    describe,
+    http_answer,
+    is_redirect,
+    open_hub,
+    token_remedy,
+)
 from starsd_edge.telemetry.monitor.metrics_page import read_metrics
 
 _SILENCE_S = 10.0
-"""A feed sends twice a second; one that is silent for this long is given up."""
+"""Seconds without a snapshot after which a feed is given up: it sends two a second."""
 _POLL_S = 1.0
 _POLLS = 30
-"""Of `/metrics`, before the feed is tried again."""
+"""Times that `/metrics` is read before the feed is tried again."""
 _OK = 200
 
 
@@ -185,7 +196,7 @@ class _NotLetInError(FeedError):
 
 
 LONGEST_PAUSE_S = 5.0
-"""Between two snapshots of a replay: what was a night in between need not be one now."""
+"""Longest pause in seconds between two snapshots of a replay: a night in between is cut short."""
 
 
 class Recorder:

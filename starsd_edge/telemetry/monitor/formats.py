@@ -13,7 +13,7 @@ from starsd_edge.telemetry.monitor.board import ON, Acceptance, StarBoard
 
 ABSENT = "-"
 _NOISE = 0.2
-"""Of a sparkline's values, milliseconds: so little reaches no higher than it should."""
+"""Milliseconds: the least range of a sparkline, so that small variations look small."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,8 @@ def milliseconds(value: float | None) -> str:
     """At most five characters: 0.12, 12.3, 123, 1.2s, 123s."""
     if value is None:
         return ABSENT
-    if value < 9.995:
-        return f"{value:.2f}"
-    if value < 99.95:
-        return f"{value:.1f}"
     if value < 999.5:
-        return f"{value:.0f}"
+        return _three_digits(value)
     seconds = value / 1e3
     return f"{seconds:.1f}s" if seconds < 99.95 else f"{min(seconds, 9999):.0f}s"
 
@@ -65,15 +61,16 @@ def number(value: float | None) -> str:
     """At most five characters: 1.23, 12.3, 123, 1234, 12k, 12M."""
     if value is None:
         return ABSENT
-    if value < 9.995:
-        return f"{value:.2f}"
-    if value < 99.95:
-        return f"{value:.1f}"
     if value < 9999.5:
-        return f"{value:.0f}"
+        return _three_digits(value)
     if value < 999_500:
         return f"{value / 1e3:.0f}k"
     return f"{min(value / 1e6, 9999):.0f}M"
+
+
+def _three_digits(value: float) -> str:
+    """With as many decimals as three digits have room for."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def count(value: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.codec import printable
 from starsd_edge.protocol.codes import CLAMPED
 from starsd_edge.telemetry.feed import Event, Snapshot
 from starsd_edge.telemetry.hub_facts import DrafterFacts, HubFacts, Judgement, TargetFacts, TargetReport
@@ -28,9 +28,9 @@ from starsd_edge.telemetry.monitor.board import (
 )
 
 WINDOW_S = 10.0
-"""What "of late" means."""
+"""Seconds over which rates and shares are taken."""
 HISTORY = 240
-"""Round-trip times kept of a target."""
+"""Number of round-trip times that are kept of a target."""
 MAX_EVENTS_KEPT = 200
 RESTARTED = "restarted"
 

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from starsd_edge.protocol import codes as shape_reasons
-from starsd_edge.protocol.checks import printable
+from starsd_edge.protocol.codec import printable
 from starsd_edge.protocol.codes import MEANINGS
 from starsd_edge.telemetry.feed import Event
 from starsd_edge.telemetry.hub_facts import LatencyFacts, ShapeFacts
-from starsd_edge.telemetry.monitor.board import FAILING, ON, WARMING, TargetRow
+from starsd_edge.telemetry.monitor.board import FAILING, KEYS, ON, WARMING, TargetRow
 from starsd_edge.telemetry.monitor.formats import (
     Marks,
     acceptance_lines,
@@ -29,12 +29,11 @@ from starsd_edge.telemetry.monitor.formats import (
     size,
     sparkline,
 )
-from starsd_edge.telemetry.monitor.view import KEYS
 
 _LEAST_NAME = 12
 _MOST_NAME = 32
 _FAR = 2.0
-"""A round trip of so many times the least is worth a colour."""
+"""Multiple of the least round-trip time above which the present one is coloured."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starsd_edge.cli.draft_shapes import QueueOrder
+from starsd_edge.cli.shared_options import QueueOrder
 from starsd_edge.scheduling.policies import AGING, MOST_RETURN_S, KeyTerms
 from starsd_edge.scheduling.scheduler import POLICIES, PROMOTED_AFTER_S, longest_wait_s
 from tests.support.closed_star import LEVEL_S, ClosedStar, Spoke, jain, jittered

@@ -1,5 +1,5 @@
-"""Which Jetson this is, as its device tree says, and what its system is: its release, and the packages that count, from
-files that anybody may read.
+"""What a Jetson is: its board, as the device tree says; its release and the packages that count. All from files that
+anybody may read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""`starsd-edge export`: a checkpoint becomes a bundle that targets and hubs run."""
+"""What `export` makes: a bundle of a model, a draft bundle of a head, an engine of a bundle."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,35 +11,33 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.export.options import ExportCommandOptions
-from starsd_edge.errors import UsageError, require_one_of
+from starsd_edge.cli.progress import fetch_progress, steps
+from starsd_edge.errors import BundleError, UsageError, require_one_of
 
 if TYPE_CHECKING:
+    from starsd_edge.bundles.bundle import Bundle
+    from starsd_edge.heads.draft_bundle import DraftBundle
+    from starsd_export.engines.engine_export import BuiltEngine
+    from starsd_export.engines.worker import Progress
     from starsd_export.pipeline import ExportOptions
     from starsd_export.tensorrt_graph import TensorrtOptions
 
-
 _FOR_TENSORRT = ("block", "head_weights", "embedding_weights", "keep_int8", "calibration", "kv_strategy")
+_OF_A_GRAPH = ("weights", *_FOR_TENSORRT, "kv", "features_for", "chat_template", "also_end")
+"""Options that decide what a graph is like; a bundle has its graph already."""
+_NOTE_RTX = (
+    "note: TensorRT-RTX engines are for RTX GPUs of this compute capability; a Jetson builds its own, on the device, "
+    "with --engine tensorrt"
+)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    add_command(app, "export", export, ExportCommandOptions)
+def make_bundle(options: ExportCommandOptions) -> None:
+    """Make a bundle of a model, or of a head, and print where it is.
 
-
-def export(options: ExportCommandOptions) -> None:
-    """Export a model to a bundle: graph, weights, tokenizer and a manifest with a hash of every file.
-
-    The graph is compared with the model it was made from before the bundle is put in place. With --draft-head it is a
-    head's bundle, for `run-draft`. With --engine the graph becomes an engine, too.
+    Raises:
+        UsageError: options that do not go together.
     """
-    os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
-    if options.engine is not None:
-        from starsd_edge.cli.export.engine import build_engine
-
-        build_engine(options, _export_graph)
-        return
     if options.compute_capability:
         raise UsageError("--compute-capability is for --engine")
     if options.context is not None and options.kv_strategy != "inplace":
@@ -52,6 +49,45 @@ def export(options: ExportCommandOptions) -> None:
         _export_head(options, source, options.draft_head, weights)
     else:
         _export_model(options, source, kind)
+
+
+def make_engine(options: ExportCommandOptions) -> None:
+    """Build an engine from a bundle, or from a model by way of its bundle, and print where it is.
+
+    Raises:
+        UsageError: options that do not go together.
+    """
+    from starsd_edge.bundles.bundle import load_bundle
+    from starsd_export.engines.engine_export import EngineOptions, export_engine
+
+    if options.draft_head is not None:
+        raise UsageError("draft heads run on ONNX Runtime: leave --engine away")
+    kind = EngineOptions(options.engine or "", options.compute_capability, options.context)
+    place = _bundle_at(options.model)
+    if place is not None and (given := _given(options, _OF_A_GRAPH)):
+        raise UsageError(f"{options.model} is a bundle, whose graph is what it is: leave {' and '.join(given)} away")
+    bundle = load_bundle(place or _export_graph(options))
+    with _build_shown() as progress:
+        built = export_engine(bundle, kind, options.output, progress)
+    _print_engine(built)
+
+
+def _given(options: ExportCommandOptions, names: Sequence[str]) -> list[str]:
+    """Those of these options that are not as by default, as they are written."""
+    given = [name for name in names if getattr(options, name) != getattr(ExportCommandOptions, name)]
+    return [f"--{name.replace('_', '-')}" for name in given]
+
+
+def _bundle_at(name: str) -> Path | None:
+    """The bundle of this name or at this path; None where it is a model's."""
+    from starsd_edge.bundles.cache import MANIFEST_NAME
+    from starsd_edge.bundles.catalogue import find_bundle
+
+    try:
+        path = find_bundle(name)
+    except BundleError:
+        return None
+    return path if (path / MANIFEST_NAME).is_file() else None
 
 
 def _export_graph(options: ExportCommandOptions) -> Path:
@@ -72,14 +108,9 @@ def _export_graph(options: ExportCommandOptions) -> Path:
 
 def _fetch(model: str) -> Path:
     from starsd_edge.bundles.catalogue import find_entry, resolve_model
-    from starsd_edge.cli.fetching import fetch_progress
 
     with fetch_progress(find_entry(model)) as fetched:
         return resolve_model(model, fetched)
-
-
-def _bundle_name(options: ExportCommandOptions, kind: ExportOptions) -> str:
-    return f"{_short_name(options.model)}-{_kind_name(kind)}"
 
 
 def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptions) -> None:
@@ -90,16 +121,40 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     name = _bundle_name(options, kind)
     label = f"{hub_name.repository}@{source.name}" if hub_name else None  # its directory is named by the commit
     started = time.monotonic()
-    with _steps() as progress:
+    with steps("export", spinner=True) as progress:
         bundle = export_bundle(source, _destination(options, name), replace(kind, name=name, source=label), progress)
     worst = max(bundle.manifest.parity.values())
-    typer.echo(bundle.path)
-    typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    _print_bundle(bundle, started)
     bitwise = "" if kind.tensorrt else ", chains bit for bit"
     typer.echo(f"parity with transformers: within {worst:.1e}{bitwise}")
     for text, change in bundle.manifest.perplexity.items():
         typer.echo(f"perplexity on {text} {change}")
-    for note in bundle.manifest.notes:
+    _print_notes(bundle.manifest.notes)
+
+
+def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
+    from starsd_export.draft_heads.bundle import export_draft_bundle
+    from starsd_export.draft_heads.fitting import head_kind
+
+    destination = _destination(options, f"{_short_name(options.model)}-{head_kind(head)}-{weights}")
+    started = time.monotonic()
+    with steps("export", spinner=True) as progress:
+        bundle = export_draft_bundle(source, head, destination, weights, progress, _public_name(options.model))
+    _print_bundle(bundle, started)
+    notes = [*bundle.manifest.notes]
+    if bundle.manifest.spec.kind == "eagle3":
+        notes.append(f"its targets run the bundle of `{bundle.manifest.target_export}`")
+    _print_notes(notes)
+
+
+def _print_bundle(bundle: Bundle | DraftBundle, started: float) -> None:
+    size = sum(file.stat().st_size for file in bundle.path.iterdir()) / 1e6
+    typer.echo(bundle.path)
+    typer.echo(f"{size:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
         typer.echo(f"note: {note}", err=True)
 
 
@@ -139,15 +194,17 @@ def _tensorrt(options: ExportCommandOptions, weights: str) -> TensorrtOptions | 
             usual.wide if options.keep_int8 is None else _parts(options.keep_int8),
             options.calibration or usual.calibration,
         )
-    given = [name for name in _FOR_TENSORRT if getattr(options, name) != getattr(ExportCommandOptions, name)]
-    if given:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{names} {'is' if len(given) == 1 else 'are'} for --runtime tensorrt")
+    if given := _given(options, _FOR_TENSORRT):
+        raise UsageError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for --runtime tensorrt")
     return None
 
 
 def _parts(listed: str) -> tuple[str, ...]:
     return () if listed == "none" else tuple(part.strip() for part in listed.split(","))
+
+
+def _bundle_name(options: ExportCommandOptions, kind: ExportOptions) -> str:
+    return f"{_short_name(options.model)}-{_kind_name(kind)}"
 
 
 def _kind_name(kind: ExportOptions) -> str:
@@ -172,30 +229,10 @@ def _kind_name(kind: ExportOptions) -> str:
     return "-".join([*parts, *(["eagle3"] if kind.features_for else [])])
 
 
-def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
-    from starsd_export.draft_heads.bundle import export_draft_bundle
-    from starsd_export.draft_heads.fitting import head_kind
-
-    destination = _destination(options, f"{_short_name(options.model)}-{head_kind(head)}-{weights}")
-    started = time.monotonic()
-    with _steps() as progress:
-        bundle = export_draft_bundle(source, head, destination, weights, progress, _public_name(options.model))
-    typer.echo(bundle.path)
-    typer.echo(f"{_size(bundle.path)} in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
-    for note in bundle.manifest.notes:
-        typer.echo(f"note: {note}", err=True)
-    if bundle.manifest.spec.kind == "eagle3":
-        typer.echo(f"note: its targets run the bundle of `{bundle.manifest.target_export}`", err=True)
-
-
 def _destination(options: ExportCommandOptions, name: str) -> Path:
     from starsd_edge.bundles.cache import bundles_dir
 
     return options.output or bundles_dir() / name
-
-
-def _size(directory: Path) -> str:
-    return f"{sum(file.stat().st_size for file in directory.iterdir()) / 1e6:,.0f} MB"
 
 
 def _short_name(model: str) -> str:
@@ -220,14 +257,31 @@ def _stem(model: str) -> str:
     return path.stem if path.suffix == ".gguf" else path.name
 
 
+def _print_engine(built: BuiltEngine) -> None:
+    engine, limits = built.manifest, built.manifest.limits
+    typer.echo(built.path)
+    made = (
+        "built before"
+        if built.was_there
+        else f"built in {engine.build_seconds:.0f} s with {engine.build_memory_bytes / 1e9:.2f} GB of memory"
+    )
+    kinds = ", ".join(engine.compute_capabilities)
+    typer.echo(f"{engine.plan_bytes / 1e6:,.0f} MB for {kinds}, {engine.library} {engine.version}, {made}")
+    typer.echo(
+        f"up to {limits.max_context} tokens, prefill in chunks of {limits.max_chunk}, trees of {limits.max_tree} rows"
+    )
+    if engine.library == "tensorrt_rtx":
+        typer.echo(_NOTE_RTX, err=True)
+
+
 @contextmanager
-def _steps() -> Iterator[Callable[[str], None]]:
-    """Show the step that runs: a spinner on a terminal, a line per step elsewhere (standard error)."""
+def _build_shown() -> Iterator[Callable[[Progress], None]]:
+    """Show how far the build is: a spinner on a terminal, a line for each phase elsewhere (standard error)."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda step: typer.echo(f"export: {step}", err=True)
+        yield lambda report: None if report.done else typer.echo(f"engine: {report.phase}", err=True)
         return
-    with console.status("") as status:
-        yield lambda step: status.update(step)
+    with console.status("building the engine") as status:
+        yield lambda report: status.update(f"{report.phase} ({report.done} of {report.of})")

@@ -1,4 +1,5 @@
-"""One GPU: memory and one stream, by way of `cuda.bindings.runtime` of the package `cuda-python`.
+"""CUDA as the engines use it: memory and one stream of one GPU, by `cuda.bindings.runtime` of the package
+`cuda-python`.
 
 Every call gives its status first; here each is looked at. All work goes to one stream of its own, in order, and nothing
 is read on the host before `synchronize`.
@@ -7,21 +8,48 @@ is read on the host before `synchronize`.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.device.cuda_driver import older_cuda_python
-from starsd_edge.errors import EngineError
+from starsd_edge.device.gpus import older_cuda_python
+from starsd_edge.errors import EngineError, GpuMemoryError, UsageError, install_extra
 
+CUDA_MODULE = "cuda.bindings.runtime"
 ALIGNMENT = 256
-"""Of every address that TensorRT is given."""
+"""Bytes to which every address that TensorRT is given is aligned."""
 _INDEX = 0
 """The first of the GPUs that CUDA_VISIBLE_DEVICES leaves."""
 log = logging.getLogger(__name__)
+
+
+def import_cuda(wish: str, extra: str, load: Callable[[str], Any] = importlib.import_module) -> Any:
+    """The module of CUDA calls.
+
+    Args:
+        wish: what needs it, for the error.
+        extra: of this distribution, that brings it.
+        load: imports a module by its name.
+
+    Raises:
+        UsageError: it is not installed, or broken.
+    """
+    try:
+        return load(CUDA_MODULE)
+    except (ImportError, OSError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        why = "is not installed" if missing else f"cannot be loaded ({' '.join(str(error).split())[:200]})"
+        raise UsageError(f"{wish} needs the Python package cuda-python, which {why}: {install_extra(extra)}") from None
+
+
+def aligned(size: int) -> int:
+    """The next multiple of the alignment that TensorRT asks for."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class Device:
@@ -54,7 +82,7 @@ class Device:
             purpose: for the error, like "the KV cache".
 
         Raises:
-            EngineError: there is not so much.
+            GpuMemoryError: there is not so much.
         """
         address = self._allocated(size, purpose, self._cuda.cudaMalloc(size))
         return GpuMemory(self, address, size, self._cuda.cudaFree)
@@ -66,7 +94,7 @@ class Device:
             seen: by the GPU too.
 
         Raises:
-            EngineError: there is not so much.
+            GpuMemoryError: there is not so much.
         """
         flags = self._cuda.cudaHostAllocMapped if seen else self._cuda.cudaHostAllocDefault
         pointer = self._allocated(size, purpose, self._cuda.cudaHostAlloc(size, flags))
@@ -164,7 +192,7 @@ class Device:
     def _allocated(self, size: int, purpose: str, result: tuple[Any, ...]) -> int:
         status = result[0]
         if status == self._cuda.cudaError_t.cudaErrorMemoryAllocation:
-            raise EngineError(
+            raise GpuMemoryError(
                 f"the GPU has no {size / 1e6:,.1f} MB left for {purpose}: close other programs, or give a smaller "
                 "--context"
             )

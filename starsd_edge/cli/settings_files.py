@@ -1,4 +1,4 @@
-"""Options from TOML files: a table for each command, its long options as keys.
+"""Options from TOML files and from the environment. A file has a table for each command, its long options as keys:
 
     [run-target]
     hub = "ws://desk:8317"
@@ -9,6 +9,10 @@
     repeats = 3
 
 There is no key for a secret: only for the path of a file that holds one.
+
+In the environment, STARSD_RUN_TARGET_MAX_TOKENS is --max-tokens of run-target: the words of the command and the option
+in capitals, joined by underscores. An empty variable sets nothing. An option that may be given several times takes one
+value, or a TOML array of them: ["one", "two"].
 """
 
 from __future__ import annotations
@@ -23,8 +27,20 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX
+from starsd_edge.cli.commands import (
+    TRACEBACK_VARIABLE,
+    CommandPath,
+    Faults,
+    Found,
+    Schema,
+    Setting,
+    Settings,
+    schema_of,
+)
 from starsd_edge.cli.options import OptionField
-from starsd_edge.cli.settings.values import CommandPath, Faults, Found, Schema, Setting
 from starsd_edge.errors import UsageError, did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -106,23 +122,31 @@ def from_file(schema: Schema, file: Path, faults: Faults) -> Found:
     """
     found: Found = {}
     try:
-        _Reader(schema, file, found, faults).read((), _tables(file))
+        _Reader(schema, file, found, faults).read((), read_toml(file, "the configuration"))
     except UsageError as error:
         faults.setdefault((), str(error))
     return found
 
 
-def _tables(file: Path) -> dict[str, Any]:
+def read_toml(file: Path, what: str) -> dict[str, Any]:
+    """The tables of a file.
+
+    Args:
+        what: the file holds, as in "the configuration", for the message where it cannot be read.
+
+    Raises:
+        UsageError: it cannot be read, or is no TOML.
+    """
     try:
         return parse_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"the configuration {file} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{what} {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text (byte {error.start}): convert it") from None
     except TomlError as error:
         raise UsageError(f"{file} is not TOML: {error}") from None
     except ValueError as error:  # no file can have such a name
-        raise UsageError(f"the configuration {str(file)!r} cannot be read: {error}") from None
+        raise UsageError(f"{what} {str(file)!r} cannot be read: {error}") from None
 
 
 class _Reader:
@@ -216,3 +240,76 @@ def _shown(value: object) -> str:
         return "a table" if isinstance(value, Mapping) else "an array" if isinstance(value, list) else "a date or time"
     text = toml_value(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_OTHERS = (CONFIG_VARIABLE, TRACEBACK_VARIABLE, "STARSD_CACHE")
+
+
+def variable_name(path: CommandPath, option: OptionField) -> str:
+    """The variable of an option."""
+    return VARIABLE_PREFIX + "_".join((*path, option.key)).replace("-", "_").upper()
+
+
+def from_environment(schema: Schema, environment: Mapping[str, str], faults: Faults) -> Found:
+    """What it says.
+
+    Args:
+        faults: takes what cannot be understood.
+    """
+    found: Found = {}
+    for path, options in schema.items():
+        for option in options:
+            variable = variable_name(path, option)
+            if text := environment.get(variable):
+                try:
+                    found.setdefault(path, {})[option.name] = Setting(_value(option, text, variable), variable)
+                except UsageError as error:
+                    faults.setdefault(path, str(error))
+    return found
+
+
+def unknown_variables(schema: Schema, environment: Mapping[str, str]) -> list[str]:
+    """Variables that look like ours and are none."""
+    known = {variable_name(path, option) for path, options in schema.items() for option in options}
+    return sorted(
+        name for name in environment if name.startswith(VARIABLE_PREFIX) and name not in known and name not in _OTHERS
+    )
+
+
+def _value(option: OptionField, text: str, variable: str) -> object:
+    if not option.repeated:
+        return expanded(text) if option.type is Path else text
+    if not text.lstrip().startswith("["):
+        return [text]
+    try:
+        values = parse_toml(f"values = {text}")["values"]
+    except TomlError as error:
+        raise UsageError(f"{variable} begins like an array and is none: {error}") from None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise UsageError(f'{variable} is an array of strings, like ["one", "two"]')
+    return values
+
+
+def load_settings(
+    settings: Settings, context: typer.Context, config: Path | None, environment: Mapping[str, str]
+) -> None:
+    """Find what files and variables say for the command that is about to run.
+
+    Args:
+        settings: takes what is found.
+        context: the program's own.
+        config: the one file to read; None reads the usual ones that exist.
+
+    What cannot be understood stops only the command that it is meant for, and only once that runs.
+    """
+    files = [file for file in usual_files(environment) if is_there(file)] if config is None else [config]
+    settings.command = context.invoked_subcommand or ""
+    settings.files = files
+    if not files and not any(name.startswith(VARIABLE_PREFIX) for name in environment):
+        return
+
+    schema = schema_of(context)
+    for file in files:
+        settings.add(from_file(schema, file, settings.faults))
+    settings.add(from_environment(schema, environment, settings.faults))
+    settings.unknown = unknown_variables(schema, environment)

@@ -1,8 +1,8 @@
-"""How a model that is being fetched is shown, on standard error: a bar on a terminal, else one line."""
+"""What a command shows on standard error while it works: the step that runs, or how much of a model is fetched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,31 @@ import typer
 
 if TYPE_CHECKING:
     from starsd_edge.bundles.catalogue import CatalogueEntry, Progress
+
+
+@contextmanager
+def steps(command: str, *, spinner: bool = False, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Takes the name of each step when it begins: a terminal shows the present one, any other stream gets a line each.
+
+    Args:
+        spinner: show also that the step goes on. Not for benchmarks: drawing takes time from what is measured.
+        quiet: show nothing, as for scripts.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        yield lambda step: None
+    elif not console.is_terminal:
+        yield lambda step: typer.echo(f"{command}: {step}", err=True)
+    elif spinner:
+        with console.status("") as status:
+            yield lambda step: status.update(step)
+    else:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda step: live.update(Text(step), refresh=True)
 
 
 @contextmanager

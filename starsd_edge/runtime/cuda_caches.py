@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.errors import EngineError
-from starsd_edge.runtime.tensorrt.device import Device
-from starsd_edge.runtime.tensorrt.passes import aligned
+from starsd_edge.runtime.cuda import Device, aligned
 
 Half = npt.NDArray[np.float16]
+FIRST_ROWS = 512
+"""Committed rows for which a growing sequence takes memory at first: a short chat. From there it doubles."""
 
 
 @dataclass(frozen=True)
@@ -74,31 +75,58 @@ class AppendCaches:
     write there.
     """
 
-    def __init__(self, device: Device, shape: KvShape, capacity: int, new_rows: int) -> None:
+    def __init__(
+        self, device: Device, shape: KvShape, capacity: int, new_rows: int, first_rows: int | None = None
+    ) -> None:
         """Args:
-        capacity: committed rows.
+        capacity: most committed rows.
         new_rows: most rows of one pass.
+        first_rows: committed rows for which there is memory at first; it grows with them. None takes all at once.
+
+        Raises:
+            GpuMemoryError: there is no memory.
         """
         self.capacity = capacity
         self._device, self._shape = device, shape
-        self._past_pitch = aligned(capacity * shape.row_bytes)
         self._new_pitch = aligned(new_rows * shape.row_bytes)
         self._count = 2 * shape.layers
-        self._memory = device.allocate(
-            self._count * (self._past_pitch + self._new_pitch), f"the KV cache of {capacity} tokens"
-        )
+        self._take(min(capacity, first_rows or capacity))
+
+    def _take(self, rows: int) -> None:
+        """Take memory for so many committed rows, in the place of what was taken before."""
+        shape, past_pitch = self._shape, aligned(rows * self._shape.row_bytes)
+        size = self._count * (past_pitch + self._new_pitch)
+        self._memory = self._device.allocate(size, f"the KV cache of {rows} tokens")
+        self._rows, self._past_pitch = rows, past_pitch
         self._past = self._memory.address
-        self._new = self._past + self._count * self._past_pitch
-        past = {name: self._past + i * self._past_pitch for i, name in enumerate(shape.names("past"))}
+        self._new = self._past + self._count * past_pitch
+        past = {name: self._past + i * past_pitch for i, name in enumerate(shape.names("past"))}
         new = {name: self._new + i * self._new_pitch for i, name in enumerate(shape.names("new"))}
         self.addresses = past | new
+
+    def _grow(self, length: int, needed: int) -> None:
+        """Move `length` committed rows, and those of the last pass, to memory for `needed` committed rows or more."""
+        held, past, past_pitch, new = self._memory, self._past, self._past_pitch, self._new
+        self._take(min(self.capacity, max(needed, 2 * self._rows)))
+        self.clear()
+        if length:
+            width = length * self._shape.row_bytes
+            self._device.copy_rows(self._past, self._past_pitch, past, past_pitch, width, self._count)
+        self._device.copy_rows(self._new, self._new_pitch, new, self._new_pitch, self._new_pitch, self._count)
+        del held  # only now: it is given back once the stream has copied from it
 
     def clear(self) -> None:
         """See `Caches.clear`."""
         self._device.clear(self._memory)
 
     def commit(self, length: int, rows: ListLike[int]) -> None:
-        """See `Caches.commit`."""
+        """See `Caches.commit`.
+
+        Raises:
+            GpuMemoryError: there is none for more rows; then nothing has changed.
+        """
+        if length + len(rows) > self._rows:
+            self._grow(length, length + len(rows))
         size = self._shape.row_bytes
         for place, first, count in runs(rows):
             target, source = self._past + (length + place) * size, self._new + first * size

@@ -1,1 +1,0 @@
-"""Options from elsewhere than the command line: variables and files."""
