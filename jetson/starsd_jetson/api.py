@@ -26,7 +26,7 @@ from starsd_edge.device.host import name_of_target
 from starsd_edge.doctor.curve_store import kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.key_file import read_token
-from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.pass_times import VerifyCurves
 from starsd_edge.protocol.messages import Hello
 from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.sampling import SamplingParams

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.planning.curve import VerifyCurves
 from starsd_edge.planning.draft_shape import paying_shape, usual_acceptance
+from starsd_edge.planning.pass_times import PassTimes, VerifyCurves
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.acceptance import FIRST_ACCEPTANCE, AcceptanceEstimator
-from starsd_jetson.pass_times import PassTimes
 
 CLEAR_PRUNING = 0.04
 """Gain from which on a tree with branches is pruned, as a share of the round's expected tokens. The drafter chose the

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.pass_times import VerifyCurves
 from starsd_edge.protocol.codes import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree

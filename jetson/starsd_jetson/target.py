@@ -8,8 +8,8 @@ from typing import Literal
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import UsageError
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import paying_shape, usual_acceptance
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec

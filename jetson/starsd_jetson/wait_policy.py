@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.pass_times import VerifyCurves
 from starsd_edge.protocol.codes import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB

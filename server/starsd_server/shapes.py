@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import ShapeChoice, Wish, share_hub
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.shape_controller import ShapeController
 from starsd_edge.protocol.codes import FIXED
 from starsd_edge.protocol.counters import PathStep

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.survival import FIRST_RATIO, LevelAcceptance
 from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape

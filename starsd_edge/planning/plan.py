@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from starsd_edge.planning import law
 from starsd_edge.planning import law as load
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
 from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, StarResult, simulate
 from starsd_edge.planning.survival import LevelAcceptance
 from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 from copy import copy
 
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import NOTHING, ShapeChoice, Wish
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.survival import SurvivalEstimator
 from starsd_edge.protocol.codes import FIRST, NOT_PAYING, TRIAL
 from starsd_edge.protocol.counters import PathStep

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.protocol.features import FLOAT16, INT8, choose_codec
 from starsd_edge.protocol.hub_handshake import HubLimits, Offer, shake_hands
 from starsd_edge.protocol.messages import DraftRequest, Hello, Open, Opened, Welcome

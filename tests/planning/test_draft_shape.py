@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import (
     NODES_SLACK,
     ShapeChoice,
@@ -16,6 +15,7 @@ from starsd_edge.planning.draft_shape import (
     share_hub,
 )
 from starsd_edge.planning.law import chain_tokens
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.survival import LevelAcceptance
 from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape

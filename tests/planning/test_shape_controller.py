@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.planning.draft_shape import NOTHING, ShapeChoice, share_hub
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.shape_controller import (
     FIRST_GAP_TOKENS,
     MOST_GAP_TOKENS,
