@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.planning.draft_shape import paying_shape, usual_acceptance
+from starsd_edge.planning.acceptance import AcceptanceEstimator, LevelAcceptance
+from starsd_edge.planning.draft_shape import paying_shape
 from starsd_edge.planning.pass_times import PassTimes, VerifyCurves
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.acceptance import FIRST_ACCEPTANCE, AcceptanceEstimator
 
 CLEAR_PRUNING = 0.04
 """Gain from which on a tree with branches is pruned, as a share of the round's expected tokens. The drafter chose the
@@ -64,7 +64,7 @@ class DraftCostModel:
         """
         if self.times.expected is None or limit.max_nodes == 0 or limit.max_depth == 0:
             return limit
-        return paying_shape(self.times.curve(limit.max_nodes + 1).tolist(), usual_acceptance(FIRST_ACCEPTANCE), limit)
+        return paying_shape(self.times.curve(limit.max_nodes + 1).tolist(), LevelAcceptance.expected(), limit)
 
     @property
     def plain_tokens_per_s(self) -> float:

@@ -8,14 +8,14 @@ from typing import Literal
 
 from starsd_edge.bundles.bundle import Bundle
 from starsd_edge.errors import UsageError
-from starsd_edge.planning.draft_shape import paying_shape, usual_acceptance
+from starsd_edge.planning.acceptance import LevelAcceptance
+from starsd_edge.planning.draft_shape import paying_shape
 from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.protocol.features import FLOAT16, INT8
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine, EngineSpec
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_jetson.acceptance import FIRST_ACCEPTANCE
 from starsd_jetson.engines import open_engine
 
 DEFAULT_TREE = DraftShape(8, 4, 4)
@@ -131,7 +131,7 @@ def hub_draft_shape(
     most = LARGEST_TREE if spec.exact_trees else LARGEST_CHAIN
     limit = most.clamp(spec.max_tree - 1, spec.max_tree - 1)
     seconds = [measured.at(rows) for rows in range(1, limit.max_nodes + 2)]
-    paying = paying_shape(seconds, usual_acceptance(FIRST_ACCEPTANCE), limit)
+    paying = paying_shape(seconds, LevelAcceptance.expected(), limit)
     return paying if paying.max_nodes > shape.max_nodes else shape
 
 

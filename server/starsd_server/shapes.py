@@ -164,7 +164,7 @@ class ShapeControllers:
         if controller is None:
             return ShapeFacts()
         shape = controller.present
-        survival = [round(each, 3) for each in controller.survival.guesses.survival]
+        survival = [round(each, 3) for each in controller.acceptance.rates.survival]
         return ShapeFacts(
             why=controller.why,
             nodes=0 if shape is None else shape.max_nodes,

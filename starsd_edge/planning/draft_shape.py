@@ -19,8 +19,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from starsd_edge.planning.acceptance import LevelAcceptance
 from starsd_edge.planning.pass_times import VerifyCurve
-from starsd_edge.planning.survival import FIRST_RATIO, LevelAcceptance
 from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -43,14 +43,14 @@ class Wish:
     """One target, as the choice of its draft shape sees it.
 
     Attributes:
-        guesses: acceptance rates of the draft tokens, by level and rank.
+        acceptance: acceptance rates of the draft tokens, by level and rank.
         verify: seconds of its verify pass by rows, the root included.
         rest_s: seconds of its return time without the verify pass: link, waiting, its own work.
         plain_s: seconds of a step of plain decoding.
         limit: the largest shape that it takes.
     """
 
-    guesses: LevelAcceptance
+    acceptance: LevelAcceptance
     verify: VerifyCurve
     rest_s: float
     plain_s: float
@@ -113,7 +113,7 @@ def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
     ladder = []
     for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):
         most = limit.max_nodes if limit.branching > 1 else depth
-        accepted = wish.guesses.accepted(most, depth, limit.branching)
+        accepted = wish.acceptance.accepted(most, depth, limit.branching)
         at_depth = []
         for nodes in range(depth, len(accepted)):
             shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
@@ -262,20 +262,7 @@ def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.
     return ShapeChoice(rung.shape, BEST if rung is best else LOAD, rung.rate * wish.plain_s / slowed)
 
 
-_RANKS = 4
-"""Children of one node that a draft is assumed to offer; those of lower rank are hardly ever accepted."""
-
-
-def usual_acceptance(survival: float) -> LevelAcceptance:
-    """Acceptance rates to expect of a drafter before any draft was judged.
-
-    Args:
-        survival: acceptance rate of the likeliest child, the same at each level.
-    """
-    return LevelAcceptance((survival,), tuple(FIRST_RATIO**rank for rank in range(_RANKS)))
-
-
-def paying_shape(seconds: Sequence[float], guesses: LevelAcceptance, limit: DraftShape) -> DraftShape:
+def paying_shape(seconds: Sequence[float], acceptance: LevelAcceptance, limit: DraftShape) -> DraftShape:
     """The largest draft shape that pays where only the times of verify passes are known: no hub, link or drafter yet.
 
     Each draft token must be expected to bring more tokens than plain decoding gives in the time of its row. The shape
@@ -283,12 +270,12 @@ def paying_shape(seconds: Sequence[float], guesses: LevelAcceptance, limit: Draf
 
     Args:
         seconds: seconds of passes over 1, 2 .. `limit.max_nodes + 1` rows, the first above 0.
-        guesses: expected acceptance rates.
+        acceptance: expected acceptance rates.
         limit: the largest shape allowed.
     """
     best, most = DraftShape(1, 1), float("-inf")
     for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):
-        accepted = guesses.accepted(limit.max_nodes, depth, limit.branching)
+        accepted = acceptance.accepted(limit.max_nodes, depth, limit.branching)
         for nodes in range(depth, len(accepted)):
             net = accepted[nodes] - (seconds[nodes] / seconds[0] - 1)
             if net > most:

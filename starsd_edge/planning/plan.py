@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from starsd_edge.planning import law
 from starsd_edge.planning import law as load
+from starsd_edge.planning.acceptance import LevelAcceptance
 from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
 from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
 from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, StarResult, simulate
-from starsd_edge.planning.survival import LevelAcceptance
 from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -30,7 +30,7 @@ class Inputs:
 
     Attributes:
         cost: S(b, shape).
-        guesses: acceptance rates of the draft tokens, by level and rank.
+        acceptance: acceptance rates of the draft tokens, by level and rank.
         verify: seconds of the target's verify pass by rows.
         own_s: seconds of a target's round outside its model.
         plain_s: seconds of a whole step of plain decoding.
@@ -43,7 +43,7 @@ class Inputs:
     """
 
     cost: ServiceCost
-    guesses: LevelAcceptance
+    acceptance: LevelAcceptance
     verify: VerifyCurve
     own_s: float
     plain_s: float
@@ -59,9 +59,9 @@ class Inputs:
         """Each target as the choice of draft shapes sees it. The bytes of the link are those of a round of the largest
         draft: they differ little between shapes.
         """
-        tokens = 1 + self.guesses.accepted(self.limit.max_nodes, self.limit.max_depth, self.limit.branching)[-1]
+        tokens = 1 + self.acceptance.accepted(self.limit.max_nodes, self.limit.max_depth, self.limit.branching)[-1]
         link_s = self.link.seconds(bytes_up(tokens, self.feature_bytes), bytes_down(self.limit.max_nodes))
-        return Wish(self.guesses, self.verify, link_s + self.own_s, self.plain_s, self.limit)
+        return Wish(self.acceptance, self.verify, link_s + self.own_s, self.plain_s, self.limit)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
     plain_per_s = (targets - len(shapes)) / inputs.plain_s
     if not shapes:
         return AtTargets(targets, shapes, plain_per_s, 0.0, 0, 1.0, None, plain_per_s)
-    tokens = [1 + _accepted(inputs.guesses, shape) for shape in shapes]
+    tokens = [1 + _accepted(inputs.acceptance, shape) for shape in shapes]
     returns_s = [wish.rest_s + wish.verify.at(shape.max_nodes + 1) for shape in shapes]
 
     def draft_s(batch: float) -> float:
@@ -281,6 +281,6 @@ def break_even_rtt_s(inputs: Inputs, alone: Rung) -> float:
     return law.break_even_rtt_s(alone.tokens, inputs.plain_s, cost)
 
 
-def _accepted(guesses: LevelAcceptance, shape: DraftShape) -> float:
-    worth = guesses.accepted(shape.max_nodes, shape.max_depth, shape.branching)
+def _accepted(acceptance: LevelAcceptance, shape: DraftShape) -> float:
+    worth = acceptance.accepted(shape.max_nodes, shape.max_depth, shape.branching)
     return worth[min(shape.max_nodes, len(worth) - 1)]

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from copy import copy
+from copy import deepcopy
 
+from starsd_edge.planning.acceptance import AcceptanceEstimator
 from starsd_edge.planning.draft_shape import NOTHING, ShapeChoice, Wish
 from starsd_edge.planning.pass_times import VerifyCurve
-from starsd_edge.planning.survival import SurvivalEstimator
 from starsd_edge.protocol.codes import FIRST, NOT_PAYING, TRIAL
 from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape
@@ -53,7 +53,7 @@ class ShapeController:
     """
 
     def __init__(self) -> None:
-        self.survival = SurvivalEstimator()
+        self.acceptance = AcceptanceEstimator(follows_changes=False)
         self.why = FIRST
         self.gain = 0.0
         self._shape: DraftShape | None = None
@@ -68,14 +68,11 @@ class ShapeController:
 
     def successor(self) -> ShapeController:
         """A controller for the next session of the same target, with all that this one has learnt."""
-        other = copy(self)
-        other.survival = self.survival.copy()
-        other._rest_s = deque(self._rest_s, maxlen=_RECENT)
-        return other
+        return deepcopy(self)
 
     def judged(self, steps: Sequence[PathStep]) -> None:
-        """A round whose draft offered something became known; see `SurvivalEstimator.judged`."""
-        self.survival.judged(steps)
+        """A round whose draft offered something became known; see `AcceptanceEstimator.learn`."""
+        self.acceptance.learn(steps)
         self._since_change += 1
         if self._side:
             self._same_side += 1
@@ -97,7 +94,7 @@ class ShapeController:
             return None
         # Not the median: a target that decoded on before its draft came returns later for no reason of link or draft.
         rest_s = sorted(self._rest_s)[len(self._rest_s) // 4]
-        return Wish(self.survival.guesses, verify, rest_s, plain_s, limit)
+        return Wish(self.acceptance.rates, verify, rest_s, plain_s, limit)
 
     def choose(self, choice: ShapeChoice) -> None:
         """Take in the newest choice. The shape follows as the module's docstring says; a session that drafts nothing
@@ -172,7 +169,7 @@ class ShapeController:
 
     def _begin_trial(self) -> None:
         if self.why == NOT_PAYING:
-            self.survival.doubt()
+            self.acceptance.doubt()
         self._off_tokens = None
         self._shape = self._tried
         self.why = TRIAL

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from starsd_edge.planning.acceptance import LevelAcceptance
 from starsd_edge.planning.draft_shape import (
     NODES_SLACK,
     ShapeChoice,
@@ -16,7 +17,6 @@ from starsd_edge.planning.draft_shape import (
 )
 from starsd_edge.planning.law import chain_tokens
 from starsd_edge.planning.pass_times import VerifyCurve
-from starsd_edge.planning.survival import LevelAcceptance
 from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -53,12 +53,12 @@ def test_the_best_chain_is_the_closed_forms(acceptance: float, lengths: tuple[fl
 
 def test_it_is_the_best_of_all_that_there_are() -> None:
     cost = draft_cost(0.002, level_s=0.0015, session_s=0.0002, node_s=0.0001)
-    guesses = LevelAcceptance((0.7, 0.65, 0.6, 0.55), (1.0, 0.3, 0.1))
-    wish = Wish(guesses, GROWING, 0.004, 0.036, DraftShape(24, 6, 3))
+    acceptance = LevelAcceptance.by_ratio((0.7, 0.65, 0.6, 0.55), (1.0, 0.3, 0.1))
+    wish = Wish(acceptance, GROWING, 0.004, 0.036, DraftShape(24, 6, 3))
     choice = alone(wish, cost)
 
     def rate(nodes: int, depth: int) -> float:
-        worth = guesses.accepted(nodes, depth, 3)
+        worth = acceptance.accepted(nodes, depth, 3)
         if nodes >= len(worth):  # no tree of this depth has so many
             return 0.0
         return (1 + worth[nodes]) / (pass_seconds(cost, DraftShape(nodes, depth, 3), 1) + 0.004 + GROWING.at(nodes + 1))
@@ -80,7 +80,7 @@ def test_steps_of_the_verify_curve_are_seen() -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        replace(TABLE, guesses=LevelAcceptance.alike(0.05)),
+        replace(TABLE, acceptance=LevelAcceptance.alike(0.05)),
         replace(TABLE, rest_s=0.5),
         replace(TABLE, verify=VerifyCurve({1: 0.032, 2: 0.090})),
         replace(TABLE, limit=DraftShape(0, 4)),
@@ -121,7 +121,10 @@ def test_the_hub_stays_at_its_knee_as_long_as_it_can() -> None:
 
 
 def test_the_next_level_goes_to_whom_it_gives_most() -> None:
-    good, poor = replace(TABLE, guesses=LevelAcceptance.alike(0.9)), replace(TABLE, guesses=LevelAcceptance.alike(0.5))
+    good, poor = (
+        replace(TABLE, acceptance=LevelAcceptance.alike(0.9)),
+        replace(TABLE, acceptance=LevelAcceptance.alike(0.5)),
+    )
     choices = share_hub([poor, good] * 3, TABLE_COST, 1)
     assert min(depths(choices)[1::2]) > max(depths(choices)[::2]) >= 1
 
@@ -157,9 +160,9 @@ def test_no_choice_is_worse_than_plain_or_larger_than_asked_whatever_the_mix() -
         for _ in range(int(random.integers(1, 12))):
             step_s = float(random.uniform(0.01, 0.05))
             verify = VerifyCurve({1: step_s, 8: step_s * float(random.uniform(1, 3))})
-            guesses = LevelAcceptance(random.uniform(0, 1, 4).tolist(), (1.0, 0.3))
+            acceptance = LevelAcceptance.by_ratio(random.uniform(0, 1, 4).tolist(), (1.0, 0.3))
             limit = DraftShape(int(random.integers(0, 12)), int(random.integers(0, 6)), int(random.integers(1, 3)))
-            wishes.append(Wish(guesses, verify, float(random.uniform(0, 0.1)), step_s, limit))
+            wishes.append(Wish(acceptance, verify, float(random.uniform(0, 0.1)), step_s, limit))
         cost = draft_cost(*random.uniform(0, 0.005, 4).tolist())
         for wish, choice in zip(wishes, share_hub(wishes, cost, int(random.integers(1, 9))), strict=True):
             shape = choice.shape

@@ -141,19 +141,19 @@ def test_a_trial_that_pays_goes_on_and_is_forgiven() -> None:
     controller.progressed(FIRST_GAP_TOKENS)
     assert depths(controller, wished(3), 30)[-1] == 3
     assert controller.why == BEST
-    assert controller.survival.guesses.at(1, 1) > 0.8, "what was known before its trial counts little"
+    assert controller.acceptance.rates.at(1, 1) > 0.8, "what was known before its trial counts little"
 
 
 def test_who_left_for_others_returns_soon_and_keeps_what_it_knows() -> None:
     controller = at(2)
     depths(controller, wished(2), 40)
-    known = controller.survival.guesses.at(1, 1)
+    known = controller.acceptance.rates.at(1, 1)
     for _ in range(3):
         depths(controller, wished(0, LOAD), PATIENCE_ROUNDS + 4)
         assert controller.why == LOAD
         controller.progressed(FIRST_GAP_TOKENS)
         assert controller.why == TRIAL
-        assert controller.survival.guesses.at(1, 1) >= known
+        assert controller.acceptance.rates.at(1, 1) >= known
 
 
 def test_the_next_session_of_a_target_begins_where_the_last_one_ended() -> None:

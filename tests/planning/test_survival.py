@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import product
 
 import numpy as np
 import pytest
 
+from starsd_edge.planning.acceptance import FIRST_ACCEPTANCE, AcceptanceEstimator, LevelAcceptance
 from starsd_edge.planning.law import chain_tokens
-from starsd_edge.planning.survival import FIRST_SURVIVAL, LevelAcceptance, SurvivalEstimator
 from starsd_edge.protocol.counters import PathStep
 
 
@@ -21,7 +22,7 @@ def test_chains_are_worth_what_the_law_says(acceptance: float, depth: int) -> No
 
 def test_a_tree_takes_the_most_likely_nodes() -> None:
     """Against all trees of three nodes, by hand: values of the nodes are .5 .2, .5 * .4 .5 * .16, .2 * .4 ..."""
-    guesses = LevelAcceptance((0.5, 0.4), (1.0, 0.4))
+    guesses = LevelAcceptance.by_ratio((0.5, 0.4), (1.0, 0.4))
     gains = np.diff(guesses.accepted(6, 2, 2))
     assert gains == pytest.approx(sorted([0.5, 0.2, 0.2, 0.08, 0.08, 0.032], reverse=True))
     assert guesses.accepted(6, 2, 1) == pytest.approx([0, 0.5, 0.7]), "a chain ends with its depth"
@@ -31,7 +32,7 @@ def test_a_tree_takes_the_most_likely_nodes() -> None:
 
 def test_children_never_come_true_more_often_than_always() -> None:
     for survival, ratio in product((0.3, 0.9, 1.0), (0.1, 0.9)):
-        guesses = LevelAcceptance((survival,), (1.0, ratio, ratio))
+        guesses = LevelAcceptance.by_ratio((survival,), (1.0, ratio, ratio))
         assert sum(guesses.at(1, rank) for rank in (1, 2, 3)) <= 1 + 1e-12
         assert guesses.at(1, 4) == 0
 
@@ -56,53 +57,55 @@ def test_survival_does_not_depend_on_how_deep_the_drafts_were(depth: int) -> Non
     """Accepted over offered would say .37 at a depth of 4. About the last 64 rounds count: 0.15 is three standard
     deviations of a share of so many.
     """
-    estimator = SurvivalEstimator()
+    estimator = AcceptanceEstimator(follows_changes=False)
     for steps in rounds((0.8, 0.5, 0.4, 0.3), depth, 2000, seed=4):
-        estimator.judged(steps)
-    survival = estimator.guesses.survival
+        estimator.learn(steps)
+    survival = estimator.rates.survival
     assert len(survival) == depth
     assert survival[0] == pytest.approx(0.8, abs=0.15)
     assert depth == 1 or survival[1] == pytest.approx(0.5, abs=0.19)
 
 
 def test_ranks_are_compared_only_where_both_were_offered() -> None:
-    estimator = SurvivalEstimator()
+    estimator = AcceptanceEstimator(follows_changes=False)
     for _ in range(200):
-        estimator.judged([PathStep(1, 1)])  # chains that always hit say nothing of the second child
-        estimator.judged([PathStep(2, 1)])
-        estimator.judged([PathStep(2, 2)])
-    assert estimator.guesses.ratios[1] == pytest.approx(1.0, abs=0.05)
-    assert estimator.guesses.ratios[2] < 0.3, "a third was never offered"
+        estimator.learn([PathStep(1, 1)])  # chains that always hit say nothing of the second child
+        estimator.learn([PathStep(2, 1)])
+        estimator.learn([PathStep(2, 2)])
+    rates = estimator.rates
+    assert rates.at(1, 1) == pytest.approx(2 / 3, abs=0.05)
+    assert rates.at(1, 2) == pytest.approx(1 - rates.at(1, 1), abs=0.01), "always right where the first was not"
+    assert rates.at(1, 3) < 0.01, "a third was never offered"
 
 
 def test_what_is_not_known_is_expected_to_be_like_the_level_above() -> None:
-    assert list(SurvivalEstimator().guesses.survival) == [FIRST_SURVIVAL]
-    estimator = SurvivalEstimator()
+    assert list(AcceptanceEstimator(follows_changes=False).rates.survival) == [FIRST_ACCEPTANCE]
+    estimator = AcceptanceEstimator(follows_changes=False)
     for _ in range(60):
-        estimator.judged([PathStep(1, 1), PathStep(1, 0)])
-    assert estimator.guesses.at(1, 1) > 0.95
-    assert estimator.guesses.at(5, 1) == estimator.guesses.at(2, 1) < 0.05
+        estimator.learn([PathStep(1, 1), PathStep(1, 0)])
+    assert estimator.rates.at(1, 1) > 0.95
+    assert estimator.rates.at(5, 1) == estimator.rates.at(2, 1) < 0.05
 
 
 def test_a_drafter_that_changes_is_followed_and_after_doubt_at_once() -> None:
-    slow, quick = SurvivalEstimator(), SurvivalEstimator()
+    slow, quick = AcceptanceEstimator(follows_changes=False), AcceptanceEstimator(follows_changes=False)
     for _ in range(300):
-        slow.judged([PathStep(1, 0)])
-        quick.judged([PathStep(1, 0)])
+        slow.learn([PathStep(1, 0)])
+        quick.learn([PathStep(1, 0)])
     quick.doubt()
     for _ in range(8):
-        slow.judged([PathStep(1, 1)])
-        quick.judged([PathStep(1, 1)])
-    assert slow.guesses.at(1, 1) < 0.2 < 0.7 < quick.guesses.at(1, 1)
+        slow.learn([PathStep(1, 1)])
+        quick.learn([PathStep(1, 1)])
+    assert slow.rates.at(1, 1) < 0.2 < 0.7 < quick.rates.at(1, 1)
     for _ in range(200):
-        slow.judged([PathStep(1, 1)])
-    assert slow.guesses.at(1, 1) > 0.9
+        slow.learn([PathStep(1, 1)])
+    assert slow.rates.at(1, 1) > 0.9
 
 
 def test_a_copy_goes_on_by_itself() -> None:
-    one = SurvivalEstimator()
-    one.judged([PathStep(1, 1)])
-    other = one.copy()
-    before = one.guesses
-    other.judged([PathStep(1, 0), PathStep(1, 1)])
-    assert one.guesses == before != other.guesses
+    one = AcceptanceEstimator(follows_changes=False)
+    one.learn([PathStep(1, 1)])
+    other = deepcopy(one)
+    before = one.rates
+    other.learn([PathStep(1, 0), PathStep(1, 1)])
+    assert one.rates == before != other.rates

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from starsd_edge.planning.acceptance import AcceptanceEstimator
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.acceptance import AcceptanceEstimator
 from tests.support.trees import random_tree, tree_of
 
 CHAIN = DraftTree.chain([1, 2, 3])
