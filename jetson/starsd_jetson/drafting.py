@@ -18,7 +18,7 @@ from starsd_edge.protocol.codes import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
-from starsd_jetson.cost_model import DraftCostModel
+from starsd_jetson.draft_size import DraftCostModel
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,8 @@ from starsd_edge.protocol.messages import DraftRequest, Hello, Open, Opened, Wel
 from starsd_edge.protocol.target_side import TargetProtocol
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_jetson.target import (
-    CODECS_OF,
-    DEFAULT_TREE,
-    LARGEST_CHAIN,
-    LARGEST_TREE,
-    FeatureForm,
-    Target,
-    hub_draft_shape,
-)
+from starsd_jetson.draft_size import DEFAULT_TREE, LARGEST_CHAIN, LARGEST_TREE, hub_draft_shape
+from starsd_jetson.target import CODECS_OF, FeatureForm, Target
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.wire import TargetUnderTest, only, some_features

@@ -1,11 +1,16 @@
-"""How often trees come true, judged by the text."""
+"""How often draft tokens are accepted: trees judged by a text or by rounds, and the best trees that follow from it."""
 
 from __future__ import annotations
+
+from copy import deepcopy
+from itertools import product
 
 import numpy as np
 import pytest
 
-from starsd_edge.planning.acceptance import AcceptanceEstimator
+from starsd_edge.planning.acceptance import FIRST_ACCEPTANCE, AcceptanceEstimator, LevelAcceptance
+from starsd_edge.planning.law import chain_tokens
+from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.trees import random_tree, tree_of
 
@@ -110,3 +115,104 @@ def test_odds_fall_from_parent_to_child_and_add_up_to_one_at_most() -> None:
         for parent, children in tree.children.items():
             assert sum(odds[child] for child in children.values()) <= (odds[parent] if parent >= 0 else 1) + 1e-9
         estimator.expect(tree, 4, rng.integers(0, 6, size=4).tolist())
+
+
+# Rounds that are judged as a whole, as at the hub.
+
+
+@pytest.mark.parametrize(("acceptance", "depth"), [(0.5, 1), (0.7, 5), (0.9, 12), (0.0, 3), (1.0, 4)])
+def test_chains_are_worth_what_the_law_says(acceptance: float, depth: int) -> None:
+    worth = LevelAcceptance.alike(acceptance).accepted(depth, depth, 1)
+    tokens = [chain_tokens(acceptance, nodes) for nodes in range(depth + 1)]
+    assert [1 + each for each in worth] == pytest.approx(tokens)
+
+
+def test_a_tree_takes_the_most_likely_nodes() -> None:
+    """Against all trees of three nodes, by hand: values of the nodes are .5 .2, .5 * .4 .5 * .16, .2 * .4 ..."""
+    guesses = LevelAcceptance.by_ratio((0.5, 0.4), (1.0, 0.4))
+    gains = np.diff(guesses.accepted(6, 2, 2))
+    assert gains == pytest.approx(sorted([0.5, 0.2, 0.2, 0.08, 0.08, 0.032], reverse=True))
+    assert guesses.accepted(6, 2, 1) == pytest.approx([0, 0.5, 0.7]), "a chain ends with its depth"
+    assert guesses.accepted(6, 1, 2) == pytest.approx([0, 0.5, 0.7]), "a level with its children"
+    assert guesses.accepted(6, 0, 2) == [0.0]
+
+
+def test_children_never_come_true_more_often_than_always() -> None:
+    for survival, ratio in product((0.3, 0.9, 1.0), (0.1, 0.9)):
+        guesses = LevelAcceptance.by_ratio((survival,), (1.0, ratio, ratio))
+        assert sum(guesses.at(1, rank) for rank in (1, 2, 3)) <= 1 + 1e-12
+        assert guesses.at(1, 4) == 0
+
+
+def rounds(survival: tuple[float, ...], depth: int, count: int, seed: int) -> list[list[PathStep]]:
+    """Judged chains of a drafter whose guesses come true with these probabilities."""
+    random = np.random.default_rng(seed)
+    judged = []
+    for _ in range(count):
+        steps = []
+        for level in range(depth):
+            hit = bool(random.random() < survival[level])
+            steps.append(PathStep(1, int(hit)))
+            if not hit:
+                break
+        judged.append(steps)
+    return judged
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_survival_does_not_depend_on_how_deep_the_drafts_were(depth: int) -> None:
+    """Accepted over offered would say .37 at a depth of 4. About the last 64 rounds count: 0.15 is three standard
+    deviations of a share of so many.
+    """
+    estimator = AcceptanceEstimator(follows_changes=False)
+    for steps in rounds((0.8, 0.5, 0.4, 0.3), depth, 2000, seed=4):
+        estimator.learn(steps)
+    survival = estimator.rates.survival
+    assert len(survival) == depth
+    assert survival[0] == pytest.approx(0.8, abs=0.15)
+    assert depth == 1 or survival[1] == pytest.approx(0.5, abs=0.19)
+
+
+def test_ranks_are_compared_only_where_both_were_offered() -> None:
+    estimator = AcceptanceEstimator(follows_changes=False)
+    for _ in range(200):
+        estimator.learn([PathStep(1, 1)])  # chains that always hit say nothing of the second child
+        estimator.learn([PathStep(2, 1)])
+        estimator.learn([PathStep(2, 2)])
+    rates = estimator.rates
+    assert rates.at(1, 1) == pytest.approx(2 / 3, abs=0.05)
+    assert rates.at(1, 2) == pytest.approx(1 - rates.at(1, 1), abs=0.01), "always right where the first was not"
+    assert rates.at(1, 3) < 0.01, "a third was never offered"
+
+
+def test_what_is_not_known_is_expected_to_be_like_the_level_above() -> None:
+    assert list(AcceptanceEstimator(follows_changes=False).rates.survival) == [FIRST_ACCEPTANCE]
+    estimator = AcceptanceEstimator(follows_changes=False)
+    for _ in range(60):
+        estimator.learn([PathStep(1, 1), PathStep(1, 0)])
+    assert estimator.rates.at(1, 1) > 0.95
+    assert estimator.rates.at(5, 1) == estimator.rates.at(2, 1) < 0.05
+
+
+def test_a_drafter_that_changes_is_followed_and_after_doubt_at_once() -> None:
+    slow, quick = AcceptanceEstimator(follows_changes=False), AcceptanceEstimator(follows_changes=False)
+    for _ in range(300):
+        slow.learn([PathStep(1, 0)])
+        quick.learn([PathStep(1, 0)])
+    quick.doubt()
+    for _ in range(8):
+        slow.learn([PathStep(1, 1)])
+        quick.learn([PathStep(1, 1)])
+    assert slow.rates.at(1, 1) < 0.2 < 0.7 < quick.rates.at(1, 1)
+    for _ in range(200):
+        slow.learn([PathStep(1, 1)])
+    assert slow.rates.at(1, 1) > 0.9
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    one = AcceptanceEstimator(follows_changes=False)
+    one.learn([PathStep(1, 1)])
+    other = deepcopy(one)
+    before = one.rates
+    other.learn([PathStep(1, 0), PathStep(1, 1)])
+    assert one.rates == before != other.rates

@@ -15,7 +15,7 @@ from starsd_edge.cli.plan.options import MemoryOptions, PlanOptions
 from starsd_edge.doctor.curve_store import KeptCurves, curve_store, files_digest, kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.planning.acceptance import EXPECTED_RANKS, FIRST_RATIO, LevelAcceptance
-from starsd_edge.planning.draft_shape import pass_seconds
+from starsd_edge.planning.hub_share import pass_seconds
 from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
 from starsd_edge.planning.measured_file import read_measured
 from starsd_edge.planning.memory import GIB, KIB, DraftMemory, TargetMemory, fit

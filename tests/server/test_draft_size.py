@@ -14,7 +14,7 @@ from starsd_edge.protocol.hub_side import DropSession, QueueDraft
 from starsd_edge.protocol.messages import Close, Draft, DraftRequest, Report
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.service_model import ServiceCost
-from starsd_server.shapes import ShapeControllers, curve_of, share
+from starsd_server.draft_size import ShapeControllers, curve_of, share
 from tests.support.costs import draft_cost
 from tests.support.wire import HubUnderTest, Peer, only
 
@@ -85,7 +85,7 @@ class Star:
             self.next_at[number] = self.round(self.spokes[number])
             if self.now - self.shared_at >= SHARE_S:
                 self.shared_at = self.now
-                self.desk.take(share(self.desk.wishes(), {"ngram": self.cost}, 1))
+                self.desk.take(share(self.desk.demands(), {"ngram": self.cost}, 1))
         self.now = until
 
     def round(self, spoke: Spoke) -> float:
@@ -248,11 +248,11 @@ def test_a_session_that_is_gone_or_silent_is_no_load() -> None:
     one, other = Spoke(), Spoke()
     star = Star(one, other)
     star.run(10)
-    assert len(star.desk.wishes()) == 2
-    star.desk.forget(star.desk.wishes()[0].session)
-    assert len(star.desk.wishes()) == 1
+    assert len(star.desk.demands()) == 2
+    star.desk.forget(star.desk.demands()[0].session)
+    assert len(star.desk.demands()) == 1
     star.now += 10
-    assert star.desk.wishes() == []
+    assert star.desk.demands() == []
 
 
 @pytest.mark.parametrize(("rows", "us"), [(None, None), ([], []), ([1, 2], [3]), ([1], None), (None, [1])], ids=str)
@@ -290,8 +290,8 @@ def test_a_target_cannot_say_that_it_takes_longer_than_it_does() -> None:
     spoke.reports = False
     spoke.peer.say(times_of(60.0))
     star.run(1)
-    (wish,) = star.desk.wishes()
-    assert wish.wish.verify.at(1 + spoke.shapes[-1]) <= 0.040
+    (demand,) = star.desk.demands()
+    assert demand.demand.verify.at(1 + spoke.shapes[-1]) <= 0.040
 
 
 def times_of(seconds: float) -> Report:

@@ -1,4 +1,6 @@
-"""Which draft shape each target gets: the best for itself, then shortened until the hub is at its knee.
+"""The division of a hub's time among its targets: which draft shape each of them gets.
+
+Each gets the shape that is best for itself, shortened until the hub has time for all of them.
 
 Alone, a target is served best by the shape with most tokens per second, E / (S + Z): deeper where the link is long,
 smaller where the verify pass grows with its rows. But many targets share one drafter. A round takes the share
@@ -39,7 +41,7 @@ rates by level and rank can show.
 
 
 @dataclass(frozen=True)
-class Wish:
+class DraftDemand:
     """One target, as the choice of its draft shape sees it.
 
     Attributes:
@@ -58,7 +60,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Rung:
+class ShapeOption:
     """A draft shape with the tokens and seconds of its round.
 
     Attributes:
@@ -106,66 +108,67 @@ def pass_seconds(cost: ServiceCost, shape: DraftShape, batch: float) -> float:
     return shared_s + batch * each_s
 
 
-def rungs(wish: Wish, cost: ServiceCost) -> list[Rung]:
+def shape_options(demand: DraftDemand, cost: ServiceCost) -> list[ShapeOption]:
     """For each depth from 1 on, the number of nodes that serves this target best by itself."""
-    limit = wish.limit
-    verify_s = [wish.verify.at(rows) for rows in range(limit.max_nodes + 2)]
-    ladder = []
+    limit = demand.limit
+    verify_s = [demand.verify.at(rows) for rows in range(limit.max_nodes + 2)]
+    options = []
     for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):
         most = limit.max_nodes if limit.branching > 1 else depth
-        accepted = wish.acceptance.accepted(most, depth, limit.branching)
+        accepted = demand.acceptance.accepted(most, depth, limit.branching)
         at_depth = []
         for nodes in range(depth, len(accepted)):
             shape = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
-            draft_s = pass_seconds(cost, shape, 1)
-            at_depth.append(Rung(shape, 1 + accepted[nodes], wish.rest_s + verify_s[nodes + 1], draft_s, draft_s))
-        ladder.append(_largest_near_best(at_depth))
-    return ladder
+            draft_s, return_s = pass_seconds(cost, shape, 1), demand.rest_s + verify_s[nodes + 1]
+            at_depth.append(ShapeOption(shape, 1 + accepted[nodes], return_s, draft_s, draft_s))
+        options.append(_largest_near_best(at_depth))
+    return options
 
 
-def _largest_near_best(at_depth: Sequence[Rung]) -> Rung:
+def _largest_near_best(at_depth: Sequence[ShapeOption]) -> ShapeOption:
     """Of trees, the one with most nodes whose rate is within `NODES_SLACK` of the best; of chains the best, since a
     chain of one depth has only one number of nodes.
     """
-    best = max(at_depth, key=lambda rung: rung.rate)
-    near = [rung for rung in at_depth if rung.shape.branching > 1 and rung.rate >= (1 - NODES_SLACK) * best.rate]
-    return max([best, *near], key=lambda rung: rung.shape.max_nodes)
+    best = max(at_depth, key=lambda option: option.rate)
+    enough = (1 - NODES_SLACK) * best.rate
+    near = [option for option in at_depth if option.shape.branching > 1 and option.rate >= enough]
+    return max([best, *near], key=lambda option: option.shape.max_nodes)
 
 
-def _in_batch(rung: Rung, line: tuple[float, float], batch: int) -> Rung:
-    """The same rung where `batch` sessions are drafted for together; `line` is `ServiceCost.line` of its shape."""
+def _in_batch(option: ShapeOption, line: tuple[float, float], batch: int) -> ShapeOption:
+    """The same option where `batch` sessions are drafted for together; `line` is `ServiceCost.line` of its shape."""
     pass_s = line[0] + batch * line[1]
-    return Rung(rung.shape, rung.tokens, rung.return_s, (1 + WAITED_PASSES * (batch > 1)) * pass_s, pass_s / batch)
+    return replace(option, draft_s=(1 + WAITED_PASSES * (batch > 1)) * pass_s, hub_s=pass_s / batch)
 
 
-def share_hub(wishes: Sequence[Wish], cost: ServiceCost, max_batch: int) -> list[ShapeChoice]:
+def share_hub(demands: Sequence[DraftDemand], cost: ServiceCost, max_batch: int) -> list[ShapeChoice]:
     """The draft shape of each target at a hub that drafts for all of them, in batches of at most `max_batch`. The rule
     stands in this module's docstring.
     """
-    singly = [rungs(wish, cost) for wish in wishes]
-    lines = [[cost.line(rung.shape) for rung in ladder] for ladder in singly]
-    ladders: list[list[Rung]] = []
-    for batch in _batches(min(max_batch, len(wishes))):
+    singly = [shape_options(demand, cost) for demand in demands]
+    lines = [[cost.line(option.shape) for option in options] for options in singly]
+    all_options: list[list[ShapeOption]] = []
+    for batch in _batches(min(max_batch, len(demands))):
         batched = [
-            [_in_batch(rung, line, batch) for rung, line in zip(ladder, of_ladder, strict=True)]
-            for ladder, of_ladder in zip(singly, lines, strict=True)
+            [_in_batch(option, line, batch) for option, line in zip(options, of_target, strict=True)]
+            for options, of_target in zip(singly, lines, strict=True)
         ]
         if batch > 1:
             batched = _together(batched)
-        ladders = [_paying(ladder, wish) for ladder, wish in zip(batched, wishes, strict=True)]
-        best = [ladder[-1] if ladder else None for ladder in ladders]
+        all_options = [_paying(options, demand) for options, demand in zip(batched, demands, strict=True)]
+        best = [options[-1] if options else None for options in all_options]
         if _load(best) <= 1:
-            return [_choice(rung, rung, wish) for rung, wish in zip(best, wishes, strict=True)]
-    return _shorten(ladders, wishes)
+            return [_choice(option, option, demand) for option, demand in zip(best, demands, strict=True)]
+    return _shorten(all_options, demands)
 
 
-def _together(ladders: Sequence[Sequence[Rung]]) -> list[list[Rung]]:
+def _together(all_options: Sequence[Sequence[ShapeOption]]) -> list[list[ShapeOption]]:
     """A pass takes as long as its deepest tree: a short draft does not come sooner for being short, where others are
     drafted with it.
     """
-    best = [max(ladder, key=lambda rung: rung.rate) for ladder in ladders if ladder]
-    usual_s = statistics.fmean(rung.draft_s for rung in best) if best else 0.0
-    return [[replace(rung, draft_s=max(rung.draft_s, usual_s)) for rung in ladder] for ladder in ladders]
+    best = [max(options, key=lambda option: option.rate) for options in all_options if options]
+    usual_s = statistics.fmean(option.draft_s for option in best) if best else 0.0
+    return [[replace(option, draft_s=max(option.draft_s, usual_s)) for option in options] for options in all_options]
 
 
 def _batches(most: int) -> list[int]:
@@ -178,57 +181,57 @@ def _batches(most: int) -> list[int]:
     return [*sizes, max(1, most)]
 
 
-def _paying(ladder: Sequence[Rung], wish: Wish) -> list[Rung]:
-    """The rungs worth choosing between, from the one with most tokens per second of drafter up to the one with most
+def _paying(options: Sequence[ShapeOption], demand: DraftDemand) -> list[ShapeOption]:
+    """The options worth choosing between, from the one with most tokens per second of drafter up to the one with most
     tokens per second: on the way from each to the next, what another second of drafter brings grows less. None where
     plain decoding is as fast as any.
     """
-    if not ladder:
+    if not options:
         return []
-    best = max(ladder, key=lambda rung: rung.rate)
-    if best.rate * wish.plain_s <= 1:
+    best = max(options, key=lambda option: option.rate)
+    if best.rate * demand.plain_s <= 1:
         return []
-    worth_it = [rung for rung in ladder if rung.rate * wish.plain_s > 1 and rung.use <= best.use]
-    thriftiest = max(worth_it, key=lambda rung: rung.tokens / rung.hub_s if rung.hub_s else float("inf"))
-    between = [rung for rung in worth_it if thriftiest.use < rung.use and thriftiest.rate < rung.rate]
-    hull = [thriftiest]
-    for rung in sorted(between, key=lambda rung: (rung.use, -rung.rate)):
-        if rung.rate <= hull[-1].rate:
+    worth_it = [option for option in options if option.rate * demand.plain_s > 1 and option.use <= best.use]
+    cheapest = max(worth_it, key=lambda option: option.tokens / option.hub_s if option.hub_s else float("inf"))
+    between = [option for option in worth_it if cheapest.use < option.use and cheapest.rate < option.rate]
+    hull = [cheapest]
+    for option in sorted(between, key=lambda option: (option.use, -option.rate)):
+        if option.rate <= hull[-1].rate:
             continue
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], rung):
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], option):
             hull.pop()
-        hull.append(rung)
+        hull.append(option)
     return hull
 
 
-def _slope(low: Rung, high: Rung) -> float:
+def _slope(low: ShapeOption, high: ShapeOption) -> float:
     return (high.rate - low.rate) / max(high.use - low.use, 1e-12)
 
 
-def _load(chosen: Sequence[Rung | None]) -> float:
-    return sum(rung.use for rung in chosen if rung is not None)
+def _load(chosen: Sequence[ShapeOption | None]) -> float:
+    return sum(option.use for option in chosen if option is not None)
 
 
-def _shorten(ladders: Sequence[Sequence[Rung]], wishes: Sequence[Wish]) -> list[ShapeChoice]:
-    chosen = [ladder[0] if ladder else None for ladder in ladders]
+def _shorten(all_options: Sequence[Sequence[ShapeOption]], demands: Sequence[DraftDemand]) -> list[ShapeChoice]:
+    chosen = [options[0] if options else None for options in all_options]
     if _load(chosen) > 1:
-        _drop_losers(chosen, wishes)
+        _drop_least_gaining(chosen, demands)
     else:
-        _lengthen(chosen, ladders)
+        _lengthen(chosen, all_options)
     slowed = max(1.0, _load(chosen))
     return [
-        _choice(rung, ladder[-1] if ladder else None, wish, slowed)
-        for rung, ladder, wish in zip(chosen, ladders, wishes, strict=True)
+        _choice(option, options[-1] if options else None, demand, slowed)
+        for option, options, demand in zip(chosen, all_options, demands, strict=True)
     ]
 
 
-def _drop_losers(chosen: list[Rung | None], wishes: Sequence[Wish]) -> None:
+def _drop_least_gaining(chosen: list[ShapeOption | None], demands: Sequence[DraftDemand]) -> None:
     """Turn the target with the least gain to plain decoding, one by one, until drafts pay for all that are left."""
     load = _load(chosen)
     by_gain = sorted(
-        (rung.rate * wish.plain_s, number, rung.use)
-        for number, (rung, wish) in enumerate(zip(chosen, wishes, strict=True))
-        if rung is not None
+        (option.rate * demand.plain_s, number, option.use)
+        for number, (option, demand) in enumerate(zip(chosen, demands, strict=True))
+        if option is not None
     )
     for gain, number, use in by_gain:
         if gain > max(1.0, load):
@@ -237,48 +240,28 @@ def _drop_losers(chosen: list[Rung | None], wishes: Sequence[Wish]) -> None:
         load -= use
 
 
-def _lengthen(chosen: list[Rung | None], ladders: Sequence[Sequence[Rung]]) -> None:
+def _lengthen(chosen: list[ShapeOption | None], all_options: Sequence[Sequence[ShapeOption]]) -> None:
     """Lengthen drafts step by step, always for the target that gains most, while the hub has time."""
     load = _load(chosen)
-    steps = [(-_slope(*ladder[:2]), number, 1) for number, ladder in enumerate(ladders) if len(ladder) > 1]
+    steps = [(-_slope(*options[:2]), number, 1) for number, options in enumerate(all_options) if len(options) > 1]
     heapq.heapify(steps)
     while steps:
         _, number, index = heapq.heappop(steps)
-        ladder = ladders[number]
-        more = ladder[index].use - ladder[index - 1].use
+        options = all_options[number]
+        more = options[index].use - options[index - 1].use
         if load + more > 1:
             continue
         load += more
-        chosen[number] = ladder[index]
-        if index + 1 < len(ladder):
-            heapq.heappush(steps, (-_slope(ladder[index], ladder[index + 1]), number, index + 1))
+        chosen[number] = options[index]
+        if index + 1 < len(options):
+            heapq.heappush(steps, (-_slope(options[index], options[index + 1]), number, index + 1))
 
 
-def _choice(rung: Rung | None, best: Rung | None, wish: Wish, slowed: float = 1.0) -> ShapeChoice:
+def _choice(
+    option: ShapeOption | None, best: ShapeOption | None, demand: DraftDemand, slowed: float = 1.0
+) -> ShapeChoice:
     if best is None:
         return ShapeChoice(NOTHING, NOT_PAYING, 1.0)
-    if rung is None:
+    if option is None:
         return ShapeChoice(NOTHING, LOAD, 1.0)
-    return ShapeChoice(rung.shape, BEST if rung is best else LOAD, rung.rate * wish.plain_s / slowed)
-
-
-def paying_shape(seconds: Sequence[float], acceptance: LevelAcceptance, limit: DraftShape) -> DraftShape:
-    """The largest draft shape that pays where only the times of verify passes are known: no hub, link or drafter yet.
-
-    Each draft token must be expected to bring more tokens than plain decoding gives in the time of its row. The shape
-    has at least one draft token, so that the acceptance rate is seen.
-
-    Args:
-        seconds: seconds of passes over 1, 2 .. `limit.max_nodes + 1` rows, the first above 0.
-        acceptance: expected acceptance rates.
-        limit: the largest shape allowed.
-    """
-    best, most = DraftShape(1, 1), float("-inf")
-    for depth in range(1, min(limit.max_depth, limit.max_nodes) + 1):
-        accepted = acceptance.accepted(limit.max_nodes, depth, limit.branching)
-        for nodes in range(depth, len(accepted)):
-            net = accepted[nodes] - (seconds[nodes] / seconds[0] - 1)
-            if net > most:
-                most = net
-                best = DraftShape(nodes, depth, limit.branching if nodes > depth else 1)
-    return best
+    return ShapeChoice(option.shape, BEST if option is best else LOAD, option.rate * demand.plain_s / slowed)

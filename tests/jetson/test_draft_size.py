@@ -1,12 +1,15 @@
-"""What of a tree is worth verifying."""
+"""How large a draft pays where only the time of verify passes is known, and what of a tree is worth verifying."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
 
+from starsd_edge.planning.acceptance import LevelAcceptance
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.cost_model import CLEAR_PRUNING, DraftCostModel, ExpectedGain
+from starsd_jetson.draft_size import CLEAR_PRUNING, DraftCostModel, paying_shape
 from tests.support.trees import random_tree, tree_of
 
 
@@ -88,28 +91,40 @@ def test_a_tree_whose_last_nodes_gain_or_cost_next_to_nothing_is_left_as_its_dra
     assert cost_model(0.2, [1, 2], tree).worth(tree) == tree_of([[1, 2]])
 
 
-# What may come of a request: a chain of two levels, each true in half the cases, a plain step of 1 s, a row 0.1 s.
+# The shape that pays by the times of verify passes.
 
-HALF = ExpectedGain([1.0, 0.5, 0.25], np.array([1.0, 1.1, 1.2]), 1.0)
-
-
-def test_the_best_way_weighs_waiting_against_going_on() -> None:
-    assert HALF.tokens_per_s(0.0) == pytest.approx(1.75 / 1.2)
-    # Waiting 0.4 s for it, or one plain step first: half a chance that half a token is left.
-    assert HALF.tokens_per_s(0.4) == pytest.approx(max(1.75 / 1.6, 1.75 / 1.55))
-    assert HALF.tokens_per_s(0.9) == pytest.approx((1 + 0.5 + 0.25) / (1 + 0.5 * 1.1))
-    assert HALF.tokens_per_s(5.0) < 1
+LIMIT = DraftShape(8, 4, 4)
 
 
-def test_waiting_is_chosen_where_it_gives_most() -> None:
-    plain = (1.0, 1.0)
-    assert HALF.waits(0.1, 0, plain, 1.2)
-    assert not HALF.waits(0.6, 0, plain, 1.2)
-    assert not HALF.waits(0.1, 0, (3.0, 1.1), 1.2)
-    assert not HALF.waits(0.0, 2, plain, 1.0), "nothing is left to wait for"
+def line(share: float, rows: int = 9) -> list[float]:
+    """Every row costs this share of the first."""
+    return [0.02 * (1 + share * row) for row in range(rows)]
 
 
-def test_no_wait_is_longer_than_a_tree_can_pay_for() -> None:
-    assert HALF.longest_wait_s(0, 1.0) == pytest.approx(1.75 - 1.2)
-    assert HALF.longest_wait_s(1, 1.0) == pytest.approx(0.75 - 0.5 * 1.1)
-    assert HALF.longest_wait_s(2, 1.0) == 0
+def test_free_rows_are_all_asked_for() -> None:
+    assert paying_shape(line(0.0), LevelAcceptance.expected(0.7), LIMIT) == LIMIT
+
+
+def test_the_dearer_a_row_the_smaller_the_draft() -> None:
+    shapes = [
+        paying_shape(line(share), LevelAcceptance.expected(0.7), LIMIT) for share in (0.0, 0.1, 0.2, 0.3, 0.45, 0.6)
+    ]
+    assert all(one.max_nodes >= other.max_nodes for one, other in itertools.pairwise(shapes))
+    assert shapes[0].max_nodes > shapes[2].max_nodes > shapes[-1].max_nodes == 1
+    assert [shape.max_depth for shape in shapes[2:]] == [4, 3, 2, 1], "0.7 to the fourth is 0.24"
+
+
+def test_one_guess_is_asked_for_even_where_none_pays() -> None:
+    assert paying_shape(line(5.0), LevelAcceptance.expected(0.7), LIMIT) == DraftShape(1, 1)
+
+
+def test_a_step_in_the_curve_ends_the_draft_before_it() -> None:
+    seconds = [0.02, 0.02, 0.02, 0.02, 0.06, 0.06, 0.06, 0.06, 0.06]
+    assert paying_shape(seconds, LevelAcceptance.expected(0.7), LIMIT).max_nodes == 3
+
+
+@pytest.mark.parametrize("limit", [DraftShape(3, 8), DraftShape(8, 2, 2), DraftShape(1, 1)])
+def test_limits_hold(limit: DraftShape) -> None:
+    shape = paying_shape(line(0.0), LevelAcceptance.expected(0.9), limit)
+    assert shape == shape.within(limit)
+    assert shape.max_depth == min(limit.max_depth, limit.max_nodes), "free rows take all that there is"
