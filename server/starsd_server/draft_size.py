@@ -53,6 +53,10 @@ MOST_NODES = 64
 """Most nodes of a tree that are considered: how many more would pay need not be known exactly."""
 
 
+FIRST_ACCEPTANCE = 0.6
+"""Acceptance rate expected of the likeliest child, from 0 to 1, before any round of a target was judged. Speculation
+begins where it would pay at this rate.
+"""
 ROUNDS_PER_CHANGE = 8
 """Judged rounds between two changes of the depth, and before the first choice that is learnt from rounds."""
 STEADY_ROUNDS = 4
@@ -81,7 +85,7 @@ class ShapeController:
     """
 
     def __init__(self) -> None:
-        self.acceptance = AcceptanceEstimator(follows_changes=False)
+        self.acceptance = AcceptanceEstimator(first=FIRST_ACCEPTANCE, follows_changes=False)
         self.why = FIRST
         self.gain = 0.0
         self._shape: DraftShape | None = None
@@ -207,7 +211,7 @@ class ShapeController:
 
 @dataclass(frozen=True)
 class SessionDemand:
-    """One session as the choice of draft shapes sees it, and its drafter."""
+    """What a session would gain from drafts of each size, and the drafter that serves it."""
 
     session: int
     drafter: str
@@ -244,7 +248,7 @@ class _Session:
 
 @dataclass
 class ShapeControllers:
-    """The controllers of all sessions; a `ShapeChooser`. All methods belong to the event loop.
+    """The controllers of all sessions. All methods belong to the event loop.
 
     Attributes:
         clock: monotonic seconds.
@@ -259,13 +263,15 @@ class ShapeControllers:
     """
 
     def judged(self, session: int, steps: Sequence[PathStep]) -> None:
-        """See `ShapeChooser`."""
+        """It became known what was accepted of the last draft of a session; see `AcceptanceEstimator.learn`."""
         known = self._sessions.get(session)
         if known is not None:
             known.controller.judged(steps)
 
     def choose(self, session: int, connection: HubConnection, base_len: int, asked: DraftShape) -> DraftShape:
-        """See `ShapeChooser`."""
+        """The shape for a request under the root at `base_len`, within what the target asked for. One without nodes or
+        levels lets it go on without a draft.
+        """
         if self.fixed is not None:
             return self.fixed.within(asked)
         now = self.clock()

@@ -215,6 +215,8 @@ class AcceptanceEstimator:
     pass, and one that becomes good is noticed all the same.
 
     Args:
+        first: acceptance rate expected of a parent's likeliest child before any tree was judged. The hub expects less
+            than a target: while nothing is known there, drafts that are too deep take time from all its other targets.
         follows_changes: let only the recent trials count once they show that a rate has changed. A target needs it: it
             decides anew in every round, and a drafter that has become wrong costs it tokens in each of them. The hub
             does not: there a draft's size changes by one level in several rounds, so quicker estimates would only be
@@ -225,9 +227,10 @@ class AcceptanceEstimator:
         judged: number of tree levels judged so far.
     """
 
-    def __init__(self, *, follows_changes: bool = True) -> None:
+    def __init__(self, *, first: float = FIRST_ACCEPTANCE, follows_changes: bool = True) -> None:
         self.last_came_true = False
         self.judged = 0
+        self._first = first
         self._follows_changes = follows_changes
         self._non_empty = _Rate()
         self._levels: list[_Level] = []
@@ -272,7 +275,7 @@ class AcceptanceEstimator:
     def rates(self) -> LevelAcceptance:
         """The acceptance rates expected now. A level with few trials is taken to be like the one above it."""
         if self._rates is None:
-            best, ratios = FIRST_ACCEPTANCE, [FIRST_RATIO**rank for rank in range(self._most_ranks)]
+            best, ratios = self._first, [FIRST_RATIO**rank for rank in range(self._most_ranks)]
             table = []
             for level in self._levels or [_Level()]:
                 rates = level.rates(best, ratios)
@@ -302,7 +305,7 @@ class AcceptanceEstimator:
         """For levels 0 to `depth`, the probability that the text follows a tree down to that level. That the drafter
         may leave a level empty is included.
         """
-        reach, expected = [1.0], FIRST_ACCEPTANCE
+        reach, expected = [1.0], self._first
         for level in range(depth):
             if level < len(self._levels):
                 expected = self._levels[level].followed.value(expected)

@@ -28,7 +28,7 @@ machine.
 """
 _TRUSTED_AFTER = 8
 """Passes after which the model is trusted enough to cut a pass to `_SURPRISE` times its expected cost."""
-_GUESS = (1e-3, 1e-4, 1e-3, 0.0)
+_FIRST_COST = (1e-3, 1e-4, 1e-3, 0.0)
 """Coefficients before the first pass, in seconds: per pass, session, level and node. Only their ratios matter then."""
 
 
@@ -92,7 +92,7 @@ class ServiceModel:
 
     def __init__(self) -> None:
         self.passes = 0
-        self.cost = ServiceCost(*_GUESS)
+        self.cost = ServiceCost(*_FIRST_COST)
         self.row_s = 0.0
         self._products = [[0.0] * 4 for _ in range(4)]
         self._moments = [0.0] * 4
@@ -121,7 +121,7 @@ class ServiceModel:
 
     def _begin_at(self, factor: float) -> None:
         """Scale the initial coefficients to the first pass. A quantity that never varies keeps its initial share."""
-        fixed_s, per_session_s, per_level_s, per_node_s = (factor * guess for guess in _GUESS)
+        fixed_s, per_session_s, per_level_s, per_node_s = (factor * seconds for seconds in _FIRST_COST)
         self.cost = ServiceCost(fixed_s, per_session_s, per_level_s, per_node_s)
 
     def _fit(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""Draft shapes at the hub, in made-up time: real protocol machine and desk; drafter, targets and links are played."""
+"""Draft shapes at the hub in made-up time: its protocol machine and controllers. Drafter, targets, links are played."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Star:
 
     def __init__(self, *spokes: Spoke, cost: ServiceCost = COST, fixed: DraftShape | None = None) -> None:
         self.now = 100.0
-        self.desk = ShapeControllers(lambda: self.now, fixed)
-        self.hub = HubUnderTest(shapes=self.desk)
+        self.controllers = ShapeControllers(lambda: self.now, fixed)
+        self.hub = HubUnderTest(shapes=self.controllers)
         self.cost = cost
         self.spokes = spokes
         self.free_at = 0.0
@@ -85,7 +85,7 @@ class Star:
             self.next_at[number] = self.round(self.spokes[number])
             if self.now - self.shared_at >= SHARE_S:
                 self.shared_at = self.now
-                self.desk.take(share(self.desk.demands(), {"ngram": self.cost}, 1))
+                self.controllers.take(share(self.controllers.demands(), {"ngram": self.cost}, 1))
         self.now = until
 
     def round(self, spoke: Spoke) -> float:
@@ -103,12 +103,12 @@ class Star:
         queued = [action for action in self.hub.done if isinstance(action, QueueDraft)]
         self.hub.done.clear()
         if queued:
-            self.desk.returned(queued[0].session, queued[0].returned_s)
+            self.controllers.returned(queued[0].session, queued[0].returned_s)
             began = max(self.now, self.free_at)
             self.free_at = began + self.cost.line(queued[0].shape)[0] + self.cost.line(queued[0].shape)[1]
             self.hub.now = self.free_at
             tree = guesses(spoke, queued[0].shape.max_depth)
-            self.desk.drafted(queued[0].session, len(tree))
+            self.controllers.drafted(queued[0].session, len(tree))
             told = self.hub.answer(spoke.peer, queued[0], tree)
         draft = only(Draft, told)
         spoke.shapes.append(len(draft.ids))
@@ -147,14 +147,14 @@ def test_a_target_that_tells_nothing_gets_what_it_asks_for() -> None:
     star = Star(spoke)
     star.run(10)
     assert set(spoke.shapes) == {8}
-    assert star.desk.facts(spoke.peer.connection).why == FIRST
+    assert star.controllers.facts(spoke.peer.connection).why == FIRST
 
 
 def test_a_good_drafter_is_asked_for_as_much_as_pays() -> None:
     spoke = Spoke()
     star = Star(spoke)
     star.run(20)
-    facts = star.desk.facts(spoke.peer.connection)
+    facts = star.controllers.facts(spoke.peer.connection)
     assert (facts.why, facts.depth) == (BEST, spoke.shapes[-1])
     assert 4 <= spoke.shapes[-1] <= 8
     assert facts.gain > 1.5
@@ -180,7 +180,7 @@ def test_speculation_that_does_not_pay_ends_and_is_tried_again_less_and_less() -
     assert drafted < 0.1 * len(spoke.shapes) + 8 * 20
     late = spoke.shapes[len(spoke.shapes) // 2 :]
     assert 0 < sum(levels > 0 for levels in late) < 0.1 * len(late)
-    assert star.desk.facts(spoke.peer.connection).why in (NOT_PAYING, TRIAL)
+    assert star.controllers.facts(spoke.peer.connection).why in (NOT_PAYING, TRIAL)
 
 
 def test_a_drafter_that_becomes_good_is_found_again() -> None:
@@ -201,7 +201,7 @@ def test_many_targets_get_shorter_drafts_than_one_and_all_still_gain() -> None:
     star.run(15)
     assert max(spoke.shapes[-1] for spoke in crowd) < alone.shapes[-1]
     assert min(spoke.shapes[-1] for spoke in crowd) >= 1
-    whys = {star.desk.facts(spoke.peer.connection).why for spoke in crowd}
+    whys = {star.controllers.facts(spoke.peer.connection).why for spoke in crowd}
     assert LOAD in whys
     as_asked = [Spoke(reports=False) for _ in range(8)]
     Star(*as_asked).run(15)
@@ -237,7 +237,7 @@ def test_a_fixed_shape_is_kept_within_what_is_asked() -> None:
     star = Star(spoke, fixed=DraftShape(3, 3, 1))
     star.run(10)
     assert set(spoke.shapes) == {3}
-    facts = star.desk.facts(spoke.peer.connection)
+    facts = star.controllers.facts(spoke.peer.connection)
     assert (facts.why, facts.nodes, facts.depth) == (FIXED, 3, 3)
     wide = Star(Spoke(), fixed=DraftShape(20, 20, 4))
     wide.run(1)
@@ -248,11 +248,11 @@ def test_a_session_that_is_gone_or_silent_is_no_load() -> None:
     one, other = Spoke(), Spoke()
     star = Star(one, other)
     star.run(10)
-    assert len(star.desk.demands()) == 2
-    star.desk.forget(star.desk.demands()[0].session)
-    assert len(star.desk.demands()) == 1
+    assert len(star.controllers.demands()) == 2
+    star.controllers.forget(star.controllers.demands()[0].session)
+    assert len(star.controllers.demands()) == 1
     star.now += 10
-    assert star.desk.demands() == []
+    assert star.controllers.demands() == []
 
 
 @pytest.mark.parametrize(("rows", "us"), [(None, None), ([], []), ([1, 2], [3]), ([1], None), (None, [1])], ids=str)
@@ -290,7 +290,7 @@ def test_a_target_cannot_say_that_it_takes_longer_than_it_does() -> None:
     spoke.reports = False
     spoke.peer.say(times_of(60.0))
     star.run(1)
-    (demand,) = star.desk.demands()
+    (demand,) = star.controllers.demands()
     assert demand.demand.verify.at(1 + spoke.shapes[-1]) <= 0.040
 
 
