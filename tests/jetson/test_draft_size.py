@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
 from starsd_edge.planning.acceptance import LevelAcceptance
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.speculation.tree import DraftShape, DraftTree
-from starsd_jetson.draft_size import CLEAR_PRUNING, DraftCostModel, paying_shape
+from starsd_jetson.draft_size import (
+    CLEAR_PRUNING,
+    DEFAULT_TREE,
+    LARGEST_CHAIN,
+    LARGEST_TREE,
+    DraftCostModel,
+    hub_draft_shape,
+    paying_shape,
+)
+from tests.support.prefix_engine import PrefixEngine
 from tests.support.trees import random_tree, tree_of
 
 
@@ -128,3 +139,45 @@ def test_limits_hold(limit: DraftShape) -> None:
     shape = paying_shape(line(0.0), LevelAcceptance.expected(0.9), limit)
     assert shape == shape.within(limit)
     assert shape.max_depth == min(limit.max_depth, limit.max_nodes), "free rows take all that there is"
+
+
+# The largest draft that a hub is asked for.
+
+
+@pytest.mark.parametrize(
+    ("said", "exact", "shape"),
+    [
+        ((None, None, None), True, DEFAULT_TREE),
+        ((None, None, None), False, DraftShape(4, 4, 1)),
+        ((6, None, None), True, DraftShape(6, 6, 1)),
+        ((None, 5, None), True, DraftShape(5, 5, 1)),
+        ((3, 9, 2), True, DraftShape(9, 3, 2)),
+    ],
+)
+def test_a_hub_is_asked_for_a_tree_where_nothing_is_said_and_trees_are_exact(
+    said: tuple[int | None, int | None, int | None], exact: bool, shape: DraftShape
+) -> None:
+    spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact)
+    assert hub_draft_shape(spec, *said) == shape
+    if said != (None, None, None):
+        assert hub_draft_shape(spec, *said, FREE) == shape, "what was said stands"
+    assert hub_draft_shape(spec, *said, STEEP) == shape, "the first requests are small; later ones may grow"
+
+
+FREE, STEEP = VerifyCurve({1: 0.02, 64: 0.0201}), VerifyCurve({1: 0.02, 2: 0.04})
+
+
+@pytest.mark.parametrize(
+    ("max_tree", "exact", "shape"),
+    [
+        (64, True, LARGEST_TREE),
+        (64, False, LARGEST_CHAIN),
+        (12, True, DraftShape(11, 6, 4)),
+        (3, False, DraftShape(2, 4)),
+    ],
+)
+def test_where_rows_are_measured_to_be_free_a_hub_is_asked_for_more(
+    max_tree: int, exact: bool, shape: DraftShape
+) -> None:
+    spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact, max_tree=max_tree)
+    assert hub_draft_shape(spec, None, None, None, FREE) == shape

@@ -10,7 +10,8 @@ import pytest
 
 from starsd_edge.planning.acceptance import FIRST_ACCEPTANCE, AcceptanceEstimator, LevelAcceptance
 from starsd_edge.planning.law import chain_tokens
-from starsd_edge.protocol.counters import PathStep
+from starsd_edge.protocol.counters import PathStep, walk
+from starsd_edge.protocol.messages import Draft
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from tests.support.trees import random_tree, tree_of
 
@@ -216,3 +217,24 @@ def test_a_copy_goes_on_by_itself() -> None:
     before = one.rates
     other.learn([PathStep(1, 0), PathStep(1, 1)])
     assert one.rates == before != other.rates
+
+
+def test_hub_and_target_learn_the_same_from_the_same_trees() -> None:
+    """The target follows its text token by token, the hub walks a tree by the rows of the next request."""
+    rng = np.random.default_rng(8)
+    target, hub = AcceptanceEstimator(), AcceptanceEstimator()
+    for _ in range(300):
+        tree, text = random_tree(rng, DraftShape(12, 4, 3), 6), rng.integers(0, 6, size=4).tolist()
+        target.expect(tree, tree.depth)
+        target.append(text)
+        hub.learn(walk(Draft(b"", 1, 0, tree.tokens.tolist(), tree.parents.tolist(), 0, 0, 0), text))
+    assert hub.rates.rates
+    assert [list(level) for level in hub.rates.rates[:3]] == [list(level) for level in target.rates.rates[:3]]
+
+
+def test_a_rank_that_is_never_offered_is_expected_to_be_worse_than_the_ranks_that_are() -> None:
+    """Chains that are always wrong: a second child, which nobody has seen, is no way out."""
+    estimator = AcceptanceEstimator(follows_changes=False)
+    for _ in range(40):
+        estimator.learn([PathStep(1, 0)])
+    assert estimator.rates.at(1, 2) < estimator.rates.at(1, 1) < 0.01
