@@ -216,7 +216,7 @@ class WaitPolicy:
         self._trying = False
         if self._fixed_wait_s is not None or not self._knows:
             return True
-        if self._off_since == self._evidence:
+        if self._off_since == self._evidence:  # nothing was learnt since the verdict that the hub does not pay
             self._trying = self._trial.is_over()
             return self._trying
         self._off_since = None

@@ -126,8 +126,8 @@ def shape_options(demand: DraftDemand, cost: ServiceCost) -> list[ShapeOption]:
 
 
 def _largest_near_best(at_depth: Sequence[ShapeOption]) -> ShapeOption:
-    """Of trees, the one with most nodes whose rate is within `NODES_SLACK` of the best; of chains the best, since a
-    chain of one depth has only one number of nodes.
+    """Of options of one depth: the tree with most nodes among those whose rate is within `NODES_SLACK` of the best, or
+    the chain where it is the best and no such tree has more nodes.
     """
     best = max(at_depth, key=lambda option: option.rate)
     enough = (1 - NODES_SLACK) * best.rate
@@ -163,8 +163,8 @@ def share_hub(demands: Sequence[DraftDemand], cost: ServiceCost, max_batch: int)
 
 
 def _together(all_options: Sequence[Sequence[ShapeOption]]) -> list[list[ShapeOption]]:
-    """A pass takes as long as its deepest tree: a short draft does not come sooner for being short, where others are
-    drafted with it.
+    """The same options where sessions are drafted together. A pass takes as long as its deepest tree, so a short draft
+    comes no sooner than the usual one.
     """
     best = [max(options, key=lambda option: option.rate) for options in all_options if options]
     usual_s = statistics.fmean(option.draft_s for option in best) if best else 0.0
@@ -182,9 +182,10 @@ def _batches(most: int) -> list[int]:
 
 
 def _paying(options: Sequence[ShapeOption], demand: DraftDemand) -> list[ShapeOption]:
-    """The options worth choosing between, from the one with most tokens per second of drafter up to the one with most
-    tokens per second: on the way from each to the next, what another second of drafter brings grows less. None where
-    plain decoding is as fast as any.
+    """The options of one target that are worth choosing between; none where plain decoding is as fast as any.
+
+    The first gives most tokens per second of the drafter's time, the last most tokens per second. Those between lie
+    on the concave hull: each step brings fewer tokens for the same time of the drafter than the step before it.
     """
     if not options:
         return []
@@ -260,6 +261,7 @@ def _lengthen(chosen: list[ShapeOption | None], all_options: Sequence[Sequence[S
 def _choice(
     option: ShapeOption | None, best: ShapeOption | None, demand: DraftDemand, slowed: float = 1.0
 ) -> ShapeChoice:
+    """What a target gets: this option, of which `best` serves it best; the load makes rounds longer by `slowed`."""
     if best is None:
         return ShapeChoice(NOTHING, NOT_PAYING, 1.0)
     if option is None:
