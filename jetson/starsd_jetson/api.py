@@ -26,7 +26,7 @@ from starsd_edge.device.host import name_of_target
 from starsd_edge.doctor.curve_store import kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.key_file import read_token
-from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.pass_times import VerifyCurves
 from starsd_edge.protocol.messages import Hello
 from starsd_edge.runtime.loading import check_device
 from starsd_edge.speculation.sampling import SamplingParams
@@ -35,6 +35,7 @@ from starsd_edge.telemetry.summary import LinkFigures
 from starsd_edge.text.conversation import Conversation, Turn, fit
 from starsd_jetson.answers import Answer, Piece, Request
 from starsd_jetson.decoder import stream, whole
+from starsd_jetson.draft_size import draft_shape, hub_draft_shape
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts, OpenChannel
@@ -43,7 +44,7 @@ from starsd_jetson.hub_link import HubLink
 from starsd_jetson.kept_channel import KeptChannels
 from starsd_jetson.kept_sequence import KeptSequence
 from starsd_jetson.reporting import Reporter
-from starsd_jetson.target import FeatureForm, Target, draft_shape, hub_draft_shape
+from starsd_jetson.target import FeatureForm, Target
 from starsd_jetson.wait_policy import WaitPolicy
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from starsd_edge.planning.curve import VerifyCurves
+from starsd_edge.planning.pass_times import VerifyCurves
 from starsd_edge.protocol.codes import POOR, TIMED
 from starsd_edge.speculation.ngram import NgramIndex
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
-from starsd_jetson.cost_model import DraftCostModel
+from starsd_jetson.draft_size import DraftCostModel
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from statistics import median_low
 
+from starsd_edge.planning.pass_times import RecentTimes
 from starsd_edge.protocol.codes import IDLE
 from starsd_edge.protocol.messages import MAX_PASS_US, MAX_WIDTHS, Report
 from starsd_edge.telemetry.rounds import HUB, NONE, Round
 
 REPORT_S = 1.0
 """Least seconds between two reports."""
-_RECENT = 9
-"""Last rounds of each width (rows of the verify pass) whose median time is reported, so that one slow round does not
-count.
-"""
 _FORGOTTEN = 128
-"""Rounds after which a width that was not seen again is no longer reported: the machine's speed may have changed."""
+"""Rounds after which a width (rows of the verify pass) that was not seen again is no longer reported. The hub takes all
+that is reported for the present speed; the target's own estimate forgets later, since it may go without a plain step
+for long.
+"""
 
 
 class Reporter:
@@ -37,15 +35,14 @@ class Reporter:
         self._sent_at: float | None = None
         self._rounds = self._hub_rounds = self._local_rounds = self._tokens = 0
         self._draft_s = self._plain_s = self._verify_s = self._wait_s = 0.0
-        self._own_s: dict[int, deque[float]] = {}
-        self._seen_at: dict[int, int] = {}
+        self._own_s = RecentTimes(_FORGOTTEN, MAX_WIDTHS)
 
     def round(self, done: Round) -> None:
         """Count a round, and report if it is time."""
         self._rounds += 1
         self._verify_s += done.verify_s
         self._wait_s += done.wait_s
-        self._time_own_part(done)
+        self._own_s.add(done.drafted + 1, done.round_s - done.wait_s)
         if done.origin == NONE:
             self._plain_s += done.round_s
         else:
@@ -61,19 +58,9 @@ class Reporter:
         """The answer is over."""
         self._report(IDLE, self._clock())
 
-    def _time_own_part(self, done: Round) -> None:
-        """Keep the last few times of each width seen recently. A new width replaces the one not seen for longest."""
-        rows = done.drafted + 1
-        recent = self._own_s.pop(rows, None) or deque(maxlen=_RECENT)
-        recent.append(max(0.0, done.round_s - done.wait_s))
-        self._own_s[rows] = recent
-        self._seen_at[rows] = self._rounds
-        oldest = next(iter(self._own_s))
-        if len(self._own_s) > MAX_WIDTHS or self._seen_at[oldest] < self._rounds - _FORGOTTEN:
-            del self._own_s[oldest], self._seen_at[oldest]
-
     def _report(self, why_off: str, now: float) -> None:
         self._sent_at = now
+        own_s = self._own_s.medians()
         self._send(
             Report(
                 rounds=self._rounds,
@@ -85,11 +72,7 @@ class Reporter:
                 verify_us=round(self._verify_s * 1e6),
                 wait_us=round(self._wait_s * 1e6),
                 why_off=why_off,
-                pass_rows=list(self._own_s),
-                pass_us=[_microseconds(median_low(recent)) for recent in self._own_s.values()],
+                pass_rows=list(own_s),
+                pass_us=[min(max(1, round(seconds * 1e6)), MAX_PASS_US) for seconds in own_s.values()],
             )
         )
-
-
-def _microseconds(seconds: float) -> int:
-    return min(max(1, round(seconds * 1e6)), MAX_PASS_US)

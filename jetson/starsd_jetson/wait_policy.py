@@ -1,6 +1,7 @@
 """The wait policy: whether to ask the hub for a draft, how long to wait for it, and what of it to verify.
 
-All three are decided by expected tokens per second.
+All three are decided by expected tokens per second (`ExpectedGain`). How large a draft is stands in
+`starsd_jetson.draft_size`.
 
 - A wait is worth the tokens that the tree is expected to bring, by the acceptance rate so far, against the tokens that
   the same time gives without it. Where decoding on gives more, the target decodes on, and a late tree is rebased.
@@ -12,14 +13,18 @@ All three are decided by expected tokens per second.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from starsd_edge.planning.curve import VerifyCurves
+import numpy as np
+import numpy.typing as npt
+
+from starsd_edge.planning.pass_times import VerifyCurves
 from starsd_edge.protocol.codes import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
 from starsd_edge.telemetry.rtt import RttEstimator
-from starsd_jetson.cost_model import DraftCostModel, ExpectedGain
+from starsd_jetson.draft_size import DraftCostModel
 from starsd_jetson.drafting import RoundDraft
 
 MOST_WAIT_S = 1.0
@@ -63,6 +68,81 @@ MOST_UNANSWERED = 64
 """Most unanswered requests that are counted, each of which halves the wait: by then it is practically 0, and larger
 powers of two would overflow a float.
 """
+
+
+@dataclass(frozen=True)
+class ExpectedGain:
+    """Expected tokens and seconds of the ways to use a requested draft.
+
+    Attributes:
+        reach: for levels 0, 1 ..., the probability that the text follows the tree down to that level.
+        curve: float64, seconds of rounds of 1, 2 ... rows, for all rows of the tree.
+        rows_per_level: mean number of nodes in each level of a tree.
+        shared: other targets wait for the hub's time. Decoding on while a draft is on its way may then still be best
+            for this target, but so little is left of late trees that all targets together would lose by it.
+    """
+
+    reach: Sequence[float]
+    curve: npt.NDArray[np.float64]
+    rows_per_level: float
+    shared: bool = False
+
+    def ways(self, remaining_s: float, walked: int = 0) -> list[list[tuple[float, float]]]:
+        """Expected (tokens, seconds) of each way to go on until a draft that comes in `remaining_s` is verified.
+
+        Way k takes k plain steps, waits if the draft is still not there, and verifies what is left of it below the
+        tokens emitted meanwhile. It has one entry for each level down to which the tree may be verified. The
+        probability that nothing is left is included. On a shared hub there is only way 0, which waits at once.
+
+        Args:
+            remaining_s: seconds until the draft comes.
+            walked: tokens emitted since the request.
+        """
+        plain_s = float(self.curve[0])
+        last = len(self.reach) - 1
+        ways: list[list[tuple[float, float]]] = []
+        for steps in range(min(1, last - walked) if self.shared else last - walked):
+            waited_s = max(remaining_s, steps * plain_s)
+            alive = self.reach[walked + steps]
+            tokens = steps + alive
+            way: list[tuple[float, float]] = []
+            for level in range(walked + steps + 1, last + 1):
+                tokens += self.reach[level]
+                rows = 1 + round((level - walked - steps) * self.rows_per_level)
+                verify_s = float(self.curve[min(rows, len(self.curve)) - 1])
+                way.append((tokens, waited_s + alive * verify_s))
+            ways.append(way)
+        return ways
+
+    def tokens_per_s(self, remaining_s: float) -> float:
+        """Tokens per second of the best way (see `ways`); 0 where there is none."""
+        return max((tokens / s for way in self.ways(remaining_s) for tokens, s in way), default=0.0)
+
+    def waits(self, remaining_s: float, walked: int, without: tuple[float, float], tokens_per_s: float) -> bool:
+        """Whether to wait for the draft now is better than all other ways and than a round without it.
+
+        Args:
+            remaining_s: seconds until the draft comes.
+            walked: tokens emitted since the request.
+            without: expected tokens and seconds of a round that does not wait.
+            tokens_per_s: tokens that a second of the target's time gives otherwise; each way is charged for its time
+                at this rate.
+        """
+        ways = self.ways(remaining_s, walked)
+        nets = [max(tokens - tokens_per_s * seconds for tokens, seconds in way) for way in [*ways, [without]]]
+        return bool(ways) and nets[0] >= max(nets)
+
+    def longest_wait_s(self, walked: int, tokens_per_s: float) -> float:
+        """Seconds after which a wait has cost more tokens, at this rate, than the draft is expected to bring.
+
+        Args:
+            walked: tokens emitted since the request.
+            tokens_per_s: tokens per second of a round that does not wait.
+        """
+        ways = self.ways(0.0, walked)
+        if not ways:
+            return 0.0
+        return max(0.0, max(tokens / tokens_per_s - seconds for tokens, seconds in ways[0]))
 
 
 class WaitPolicy:
@@ -136,24 +216,24 @@ class WaitPolicy:
         self._trying = False
         if self._fixed_wait_s is not None or not self._knows:
             return True
-        if self._off_since == self._evidence:
+        if self._off_since == self._evidence:  # nothing was learnt since the verdict that the hub does not pay
             self._trying = self._trial.is_over()
             return self._trying
         self._off_since = None
-        prospect = self._prospect(shape)
-        keeps = prospect.shared and not self.why_off
+        gain = self._expected_gain(shape)
+        keeps = gain.shared and not self.why_off
         least = (KEEPING_GAIN if keeps else LEAST_GAIN) * self.cost_model.plain_tokens_per_s
-        self._hub_rate = prospect.tokens_per_s(self.round_trips.smoothed_s)
+        self._hub_rate = gain.tokens_per_s(self.round_trips.smoothed_s)
         if self._hub_rate >= least:
             self.why_off = ""
             self._trial.reset()
             return True
-        rate_if_right = self._rate_if_right(prospect)
+        rate_if_right = self._rate_if_right(gain)
         if self.cost_model.estimator.is_mostly_empty:
             self.why_off = EMPTY
         else:
-            self.why_off = POOR if rate_if_right > prospect.tokens_per_s(0.0) else LATE
-        if rate_if_right >= least and self.cost_model.estimator.last_came_true and not prospect.shared:
+            self.why_off = POOR if rate_if_right > gain.tokens_per_s(0.0) else LATE
+        if rate_if_right >= least and self.cost_model.estimator.last_came_true and not gain.shared:
             self._trial.shorten()  # a better acceptance rate was all that it lacked
         else:
             self._off_since = self._evidence
@@ -173,14 +253,14 @@ class WaitPolicy:
             return float(max(0.0, self._fixed_wait_s / 2**self._unanswered - elapsed_s))
         if not self._knows or self._trying:
             return 0.0
-        prospect, times = self._prospect(shape), self.round_trips
+        gain, times = self._expected_gain(shape), self.round_trips
         # A shared hub's time varies with the other targets: the wait ends only where the draft can no longer pay.
-        pays_s = prospect.longest_wait_s(walked, self.rate(without)) * (2 if prospect.shared else 1)
+        pays_s = gain.longest_wait_s(walked, self.rate(without)) * (2 if gain.shared else 1)
         most = min(MOST_WAIT_S, pays_s)
-        if self._pays_to_wait(prospect, max(times.smoothed_s - elapsed_s, times.deviation_s), walked, without):
+        if self._pays_to_wait(gain, max(times.smoothed_s - elapsed_s, times.deviation_s), walked, without):
             # A target that waits that long and gives up just before the draft comes has lost both.
             wait = min(times.upper_s + LONGER * times.smoothed_s - elapsed_s, most)
-        elif walked == 0 and self._pays_to_wait(prospect, times.minimum_s, 0, without) and self._retry.is_over():
+        elif walked == 0 and self._pays_to_wait(gain, times.minimum_s, 0, without) and self._retry.is_over():
             self._retrying_s = wait = most
         else:
             return 0.0
@@ -231,7 +311,7 @@ class WaitPolicy:
         """
         return self.cost_model.estimator.judged, self._answers
 
-    def _prospect(self, shape: DraftShape) -> ExpectedGain:
+    def _expected_gain(self, shape: DraftShape) -> ExpectedGain:
         depth = min(shape.max_depth, shape.max_nodes)
         rows = 1 + min(shape.max_nodes, round(depth * self._rows_per_level))
         cost_model = self.cost_model
@@ -240,16 +320,16 @@ class WaitPolicy:
             cost_model.estimator.reach(depth), cost_model.times.curve(rows), self._rows_per_level, shared
         )
 
-    def _pays_to_wait(self, prospect: ExpectedGain, remaining_s: float, walked: int, without: RoundDraft) -> bool:
-        if prospect.shared and walked == 0:  # a shared hub that is asked is waited for: `asks` has decided that
+    def _pays_to_wait(self, gain: ExpectedGain, remaining_s: float, walked: int, without: RoundDraft) -> bool:
+        if gain.shared and walked == 0:  # a shared hub that is asked is waited for: `asks` has decided that
             return True
         seconds = float(self.cost_model.times.curve(len(without.tree) + 1)[-1])
         rate = max(self.cost_model.plain_tokens_per_s, self._hub_rate)
-        return prospect.waits(remaining_s, walked, (without.expected, seconds), rate)
+        return gain.waits(remaining_s, walked, (without.expected, seconds), rate)
 
-    def _rate_if_right(self, prospect: ExpectedGain) -> float:
+    def _rate_if_right(self, gain: ExpectedGain) -> float:
         """Tokens per second with a hub that takes as long as this one and whose draft tokens are all accepted."""
-        right = replace(prospect, reach=[1.0] * len(prospect.reach))
+        right = replace(gain, reach=[1.0] * len(gain.reach))
         return right.tokens_per_s(self.round_trips.smoothed_s)
 
     def _judge_retry(self, in_time: bool) -> None:

@@ -10,7 +10,6 @@ import msgspec
 
 from starsd_edge.protocol.counters import DraftRecord
 from starsd_edge.protocol.hub_side import HubConnection
-from starsd_edge.telemetry.durations import TrackedDuration
 from starsd_edge.telemetry.feed import MAX_EVENTS, Event
 from starsd_edge.telemetry.hub_facts import (
     DrafterFacts,
@@ -24,6 +23,7 @@ from starsd_edge.telemetry.hub_facts import (
     TimeUse,
 )
 from starsd_edge.telemetry.latency import Latency
+from starsd_edge.telemetry.rtt import TrackedDuration
 from starsd_server.drafter_pool import DrafterHealth
 from starsd_server.drafters.contract import Drafter
 from starsd_server.peer import Peer

@@ -47,6 +47,7 @@ from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED
 from starsd_edge.telemetry.hub_facts import HubFacts
 from starsd_server.binding import explain
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
+from starsd_server.draft_size import ShapeControllers, share
 from starsd_server.drafter_pool import Broken, Done, Drafted, DrafterPool, DraftFailed, Outcome, Warm
 from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.facts import EventLog, RecentTimes, RecentUse, TargetNames, drafter_facts, judgement, target_facts
@@ -56,7 +57,6 @@ from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
-from starsd_server.shapes import ShapeControllers, share
 from starsd_server.worker import DraftWorker, Handover
 
 log = logging.getLogger(__name__)
@@ -343,10 +343,10 @@ class Hub:
             pause_s = max(SHARE_S, (self._clock() - began) / MOST_SHARING)
 
     async def _choose_shapes(self) -> None:
-        wishes = self._shapes.wishes()
-        if wishes:
+        demands = self._shapes.demands()
+        if demands:
             costs = self._pass_record.known_costs()
-            self._shapes.take(await asyncio.to_thread(share, wishes, costs, self._drafting.max_batch))
+            self._shapes.take(await asyncio.to_thread(share, demands, costs, self._drafting.max_batch))
 
     def _note_turned_away(self) -> None:
         """At most one event a second, however many connections are turned away."""

@@ -27,7 +27,7 @@ from starsd_edge.device.gpus import cuda_devices
 from starsd_edge.device.host import Host
 from starsd_edge.doctor.machine import MEASURED
 from starsd_edge.errors import EngineError, UsageError
-from starsd_edge.planning.curve import VerifyCurve, VerifyCurves
+from starsd_edge.planning.pass_times import VerifyCurve, VerifyCurves
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 

@@ -17,7 +17,7 @@ from starsd_edge.doctor.curve_store import StoredCurves
 from starsd_edge.doctor.findings import Finding, failure, note, ok, warning
 from starsd_edge.doctor.link import LinkFacts, milliseconds
 from starsd_edge.planning import law
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.telemetry.rounds import HUB, Round, RoundStats
 
 WORTH_IT = 1.05

@@ -11,14 +11,14 @@ N targets at one hub alternate between service (S) and return (Z). For determini
     U(N) = min(1, N S / (S + Z))    the hub's busy share
     I(N) = max(0, Z - (N - 1) S)    the hub's idle time in each round
 
-For exponentially distributed times the machine-repairman formula is exact. Real stars lie between the two. A link adds
-its round-trip time to a round, and the round's bytes at its rate.
+Real stars lie between these and the machine-repairman formula, which is exact for exponentially distributed times. A
+link adds its round-trip time to a round, and the round's bytes at its rate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _DIGITS = 9
@@ -177,23 +177,6 @@ def idle_s(targets: int, draft_s: float, return_s: float) -> float:
 def wait_s(targets: int, draft_s: float, return_s: float) -> float:
     """Seconds that each request waits before it is served: T(N) - (S + Z)."""
     return max(0.0, targets * draft_s - (draft_s + return_s))
-
-
-def exponential_utilisation(targets: int, draft_s: float, return_s: float) -> float:
-    """U(N) where S and Z are exponentially distributed: 1 - 1 / sum over k of N! / (N - k)! (S / Z)^k."""
-    term = total = 1.0
-    for busy in range(targets):
-        term *= (targets - busy) * draft_s / return_s
-        total += term
-    return 1 - 1 / total
-
-
-def most_rounds_per_s(draft_s: Sequence[float], return_s: Sequence[float]) -> float:
-    """Rounds per second that no order exceeds, for unequal targets served one by one. Where the hub is saturated its
-    targets are taken to be served equally often.
-    """
-    alone = sum(1 / (draft + back) for draft, back in zip(draft_s, return_s, strict=True))
-    return min(alone, len(draft_s) / sum(draft_s))
 
 
 def batched_round(

@@ -59,7 +59,7 @@ class BenchPoint(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class MeasuredRound:
+class RecordedRound:
     """The measured parts of a round, in seconds, as read from a file of either form.
 
     Attributes:
@@ -74,7 +74,7 @@ class MeasuredRound:
     origin: str
 
 
-def read_measured(path: Path) -> MeasuredRound:
+def read_measured(path: Path) -> RecordedRound:
     """Read either form.
 
     Raises:
@@ -94,7 +94,7 @@ def read_measured(path: Path) -> MeasuredRound:
         raise UsageError(f"{path} holds no measured times ({error}): {_HOW}") from None
 
 
-def _from_times(path: Path, times: MeasuredTimes) -> MeasuredRound:
+def _from_times(path: Path, times: MeasuredTimes) -> RecordedRound:
     service_s: dict[int, Sequence[float]] = {}
     for size, samples in times.service_s.items():
         if not (size.isascii() and size.isdigit() and 1 <= int(size) <= 1024):
@@ -102,10 +102,10 @@ def _from_times(path: Path, times: MeasuredTimes) -> MeasuredRound:
         service_s[int(size)] = samples
     count = sum(map(len, service_s.values()))
     origin = f"{times.label or path.name}: {count} times of S, {len(times.return_s)} of Z"
-    return MeasuredRound(service_s, times.return_s, times.tokens_per_round, times.plain_step_s, origin)
+    return RecordedRound(service_s, times.return_s, times.tokens_per_round, times.plain_step_s, origin)
 
 
-def _from_points(path: Path, points: Sequence[BenchPoint]) -> MeasuredRound:
+def _from_points(path: Path, points: Sequence[BenchPoint]) -> RecordedRound:
     """The mean S of each size of batch, and Z and E from where targets were fewest: there, nothing but the round itself
     is in them. All of one sweep, so of one shape.
     """
@@ -129,7 +129,7 @@ def _from_points(path: Path, points: Sequence[BenchPoint]) -> MeasuredRound:
         by_batch[max(1, round(point.batch or 1))].append((point.service_ms or 0.0) / 1e3)
     alone = min(runs, key=lambda point: point.targets)
     plain = next((point.per_target for point in points if point.system == PLAIN and point.per_target), None)
-    return MeasuredRound(
+    return RecordedRound(
         dict(by_batch),
         [(alone.return_ms or 0.0) / 1e3],
         alone.tokens or 1.0,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from starsd_edge.planning import law
 from starsd_edge.planning import law as load
-from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import Rung, Wish, pass_seconds, rungs, share_hub
+from starsd_edge.planning.acceptance import LevelAcceptance
+from starsd_edge.planning.hub_share import DraftDemand, ShapeOption, pass_seconds, shape_options, share_hub
 from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.simulator import SimulatedStar, SimulatedTarget, StarResult, simulate
-from starsd_edge.planning.survival import LevelAcceptance
 from starsd_edge.planning.times import GammaTimes, ModelService, ServiceTimes, Times
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -30,7 +30,7 @@ class Inputs:
 
     Attributes:
         cost: S(b, shape).
-        guesses: acceptance rates of the draft tokens, by level and rank.
+        acceptance: acceptance rates of the draft tokens, by level and rank.
         verify: seconds of the target's verify pass by rows.
         own_s: seconds of a target's round outside its model.
         plain_s: seconds of a whole step of plain decoding.
@@ -43,7 +43,7 @@ class Inputs:
     """
 
     cost: ServiceCost
-    guesses: LevelAcceptance
+    acceptance: LevelAcceptance
     verify: VerifyCurve
     own_s: float
     plain_s: float
@@ -55,13 +55,13 @@ class Inputs:
     variation: float
 
     @property
-    def wish(self) -> Wish:
+    def demand(self) -> DraftDemand:
         """Each target as the choice of draft shapes sees it. The bytes of the link are those of a round of the largest
         draft: they differ little between shapes.
         """
-        tokens = 1 + self.guesses.accepted(self.limit.max_nodes, self.limit.max_depth, self.limit.branching)[-1]
+        tokens = 1 + self.acceptance.accepted(self.limit.max_nodes, self.limit.max_depth, self.limit.branching)[-1]
         link_s = self.link.seconds(bytes_up(tokens, self.feature_bytes), bytes_down(self.limit.max_nodes))
-        return Wish(self.guesses, self.verify, link_s + self.own_s, self.plain_s, self.limit)
+        return DraftDemand(self.acceptance, self.verify, link_s + self.own_s, self.plain_s, self.limit)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Knee:
         gain: of one target with the hub to itself, over plain decoding; None where a plain step is not known.
     """
 
-    alone: Rung
+    alone: ShapeOption
     full: int
     most: int | None
     gain: float | None
@@ -135,8 +135,8 @@ class Knee:
 
 def knee(inputs: Inputs) -> Knee:
     """The knee for the draft that serves one target best, or for the smallest draft where none pays."""
-    ladder = rungs(inputs.wish, inputs.cost)
-    alone = max(ladder, key=lambda rung: rung.rate)
+    options = shape_options(inputs.demand, inputs.cost)
+    alone = max(options, key=lambda option: option.rate)
 
     def draft_s(batch: float) -> float:
         return pass_seconds(inputs.cost, alone.shape, batch)
@@ -157,13 +157,13 @@ def measured_knee(measured: MeasuredRound) -> Knee:
         return measured.service.mean_s([one] * max(1, round(batch)))
 
     draft, back = draft_s(1), measured.returns.mean_s
-    rung = Rung(one, measured.tokens, back, draft, draft)
+    option = ShapeOption(one, measured.tokens, back, draft, draft)
     plain_s = measured.plain_s
     return Knee(
-        alone=rung,
+        alone=option,
         full=law.targets_without_idling(draft, back),
         most=None if plain_s is None else _most_targets(measured.tokens * plain_s, draft_s, back, measured.max_batch),
-        gain=None if plain_s is None else rung.rate * plain_s,
+        gain=None if plain_s is None else option.rate * plain_s,
     )
 
 
@@ -187,14 +187,14 @@ def _most_targets(worth_s: float, draft_s: Callable[[float], float], return_s: f
 
 def at_targets(inputs: Inputs, targets: int, seed: int) -> AtTargets:
     """A star of this many targets, each with the draft shape that suits this load."""
-    wish = inputs.wish
-    choices = share_hub([wish] * targets, inputs.cost, inputs.max_batch)
+    demand = inputs.demand
+    choices = share_hub([demand] * targets, inputs.cost, inputs.max_batch)
     shapes = [choice.shape for choice in choices if choice.shape.max_nodes]
     plain_per_s = (targets - len(shapes)) / inputs.plain_s
     if not shapes:
         return AtTargets(targets, shapes, plain_per_s, 0.0, 0, 1.0, None, plain_per_s)
-    tokens = [1 + _accepted(inputs.guesses, shape) for shape in shapes]
-    returns_s = [wish.rest_s + wish.verify.at(shape.max_nodes + 1) for shape in shapes]
+    tokens = [1 + _accepted(inputs.acceptance, shape) for shape in shapes]
+    returns_s = [demand.rest_s + demand.verify.at(shape.max_nodes + 1) for shape in shapes]
 
     def draft_s(batch: float) -> float:
         return sum(pass_seconds(inputs.cost, shape, batch) for shape in shapes) / len(shapes)
@@ -268,7 +268,7 @@ def at_links(inputs: Inputs, links: Sequence[LinkCost]) -> list[tuple[LinkCost, 
     return [(link, knee(replace(inputs, link=link))) for link in links]
 
 
-def break_even_rtt_s(inputs: Inputs, alone: Rung) -> float:
+def break_even_rtt_s(inputs: Inputs, alone: ShapeOption) -> float:
     """The round-trip time at which one target with the hub to itself is no faster than by plain decoding."""
     cost = law.RoundCost(
         draft_s=alone.draft_s,
@@ -281,6 +281,6 @@ def break_even_rtt_s(inputs: Inputs, alone: Rung) -> float:
     return law.break_even_rtt_s(alone.tokens, inputs.plain_s, cost)
 
 
-def _accepted(guesses: LevelAcceptance, shape: DraftShape) -> float:
-    worth = guesses.accepted(shape.max_nodes, shape.max_depth, shape.branching)
+def _accepted(acceptance: LevelAcceptance, shape: DraftShape) -> float:
+    worth = acceptance.accepted(shape.max_nodes, shape.max_depth, shape.branching)
     return worth[min(shape.max_nodes, len(worth) - 1)]

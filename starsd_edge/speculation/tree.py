@@ -117,11 +117,6 @@ class DraftTree:
         """Number of levels; 0 for the empty tree."""
         return int(self.depths.max(initial=0))
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether every node hangs from the one before it."""
-        return bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
-
     @cached_property
     def children(self) -> dict[int, dict[int, int]]:
         """For each parent (`ROOT` included) the node that each child token leads to, in order of falling likelihood."""

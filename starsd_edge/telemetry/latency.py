@@ -10,7 +10,7 @@ A path that has become much slower than usual is *degraded*, until it recovers o
 
 from __future__ import annotations
 
-from starsd_edge.telemetry.durations import TrackedDuration
+from starsd_edge.telemetry.rtt import TrackedDuration
 
 LONGEST_RETURN_S = 10.0
 """Longest return time in seconds. A longer one is a pause (somebody reads the answer), not a round."""

@@ -20,7 +20,7 @@ from starsd_edge.doctor.prediction import (
     prediction_figures,
     summarise,
 )
-from starsd_edge.planning.curve import VerifyCurve
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.telemetry.rounds import HUB, NONE, Round
 from starsd_edge.telemetry.rtt import TcpRtt
 

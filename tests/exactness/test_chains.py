@@ -15,8 +15,8 @@ from starsd_edge.errors import UsageError
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import DraftShape
+from starsd_jetson.draft_size import draft_shape
 from starsd_jetson.drafting import DraftSource, NgramDrafts
-from starsd_jetson.target import draft_shape
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.ngram import NgramDrafter
 from tests.support.bundle_store import shipped_head

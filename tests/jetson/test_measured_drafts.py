@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from starsd_edge.planning.curve import VerifyCurve, VerifyCurves
+from starsd_edge.planning.pass_times import EXPECTED_ROUNDS, VerifyCurve, VerifyCurves
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.drafting import NgramDrafts, NoDrafts
 from starsd_jetson.hub_drafting import Asked, HubDrafts
-from starsd_jetson.pass_times import EXPECTED_ROUNDS
 from starsd_jetson.wait_policy import MOST_GAP, WaitPolicy
 
 LIMIT = DraftShape(8, 4)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.planning.curve import VerifyCurve
 from starsd_edge.protocol.features import FLOAT16, INT8, choose_codec
 from starsd_edge.protocol.hub_handshake import HubLimits, Offer, shake_hands
 from starsd_edge.protocol.messages import DraftRequest, Hello, Open, Opened, Welcome
 from starsd_edge.protocol.target_side import TargetProtocol
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_jetson.target import (
-    CODECS_OF,
-    DEFAULT_TREE,
-    LARGEST_CHAIN,
-    LARGEST_TREE,
-    FeatureForm,
-    Target,
-    hub_draft_shape,
-)
+from starsd_jetson.target import CODECS_OF, FeatureForm, Target
 from tests.support.letter_bundle import write_bundle
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.wire import TargetUnderTest, only, some_features
@@ -81,42 +71,3 @@ def test_left_to_us_features_take_half_the_bytes_of_a_round(tmp_path: Path) -> N
     auto, fp16 = (target.hello("orin", SHAPE, 64, features) for features in ("auto", "fp16"))
     for accepted in range(5):
         assert bytes_of_a_round(auto, accepted) <= 0.54 * bytes_of_a_round(fp16, accepted)
-
-
-@pytest.mark.parametrize(
-    ("said", "exact", "shape"),
-    [
-        ((None, None, None), True, DEFAULT_TREE),
-        ((None, None, None), False, DraftShape(4, 4, 1)),
-        ((6, None, None), True, DraftShape(6, 6, 1)),
-        ((None, 5, None), True, DraftShape(5, 5, 1)),
-        ((3, 9, 2), True, DraftShape(9, 3, 2)),
-    ],
-)
-def test_a_hub_is_asked_for_a_tree_where_nothing_is_said_and_trees_are_exact(
-    said: tuple[int | None, int | None, int | None], exact: bool, shape: DraftShape
-) -> None:
-    spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact)
-    assert hub_draft_shape(spec, *said) == shape
-    if said != (None, None, None):
-        assert hub_draft_shape(spec, *said, FREE) == shape, "what was said stands"
-    assert hub_draft_shape(spec, *said, STEEP) == shape, "the first requests are small; later ones may grow"
-
-
-FREE, STEEP = VerifyCurve({1: 0.02, 64: 0.0201}), VerifyCurve({1: 0.02, 2: 0.04})
-
-
-@pytest.mark.parametrize(
-    ("max_tree", "exact", "shape"),
-    [
-        (64, True, LARGEST_TREE),
-        (64, False, LARGEST_CHAIN),
-        (12, True, DraftShape(11, 6, 4)),
-        (3, False, DraftShape(2, 4)),
-    ],
-)
-def test_where_rows_are_measured_to_be_free_a_hub_is_asked_for_more(
-    max_tree: int, exact: bool, shape: DraftShape
-) -> None:
-    spec = dataclasses.replace(PrefixEngine().spec, exact_trees=exact, max_tree=max_tree)
-    assert hub_draft_shape(spec, None, None, None, FREE) == shape

@@ -6,13 +6,12 @@ import pytest
 
 from starsd_edge.planning.law import (
     batched_round,
-    exponential_utilisation,
     idle_s,
-    most_rounds_per_s,
     round_s,
     utilisation,
     wait_s,
 )
+from tests.support.repairman import exponential_utilisation
 
 S, Z = 0.012, 0.036
 
@@ -32,12 +31,6 @@ def test_the_deterministic_law(targets: int, took_ms: float, busy: float, idle_m
 def test_the_exponential_curve() -> None:
     curve = [exponential_utilisation(targets, S, Z) for targets in (1, 2, 3, 4, 5, 6, 8)]
     assert curve == pytest.approx([0.25, 0.47, 0.65, 0.79, 0.89, 0.948, 0.992], abs=0.006)
-
-
-def test_no_order_serves_more_than_the_bound() -> None:
-    assert most_rounds_per_s([S] * 3, [Z] * 3) == pytest.approx(3 / 0.048)
-    assert most_rounds_per_s([S] * 9, [Z] * 9) == pytest.approx(1 / S)
-    assert most_rounds_per_s([S, 0.024], [0.0, 0.0]) == pytest.approx(2 / 0.036)
 
 
 @pytest.mark.parametrize(("targets", "rounds_per_s"), [(8, 142), (16, 258), (32, 407)])

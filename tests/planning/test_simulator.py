@@ -14,6 +14,7 @@ from starsd_edge.scheduling.policies import DRR, FIFO, LATENCY, SRF, LongestRetu
 from starsd_edge.scheduling.scheduler import POLICIES
 from starsd_edge.speculation.tree import DraftShape
 from tests.support.costs import draft_cost
+from tests.support.repairman import exponential_utilisation
 
 S, Z = 0.012, 0.036
 SERIAL = ModelService(draft_cost(S))
@@ -49,7 +50,7 @@ def test_exponential_times_give_the_repairman_formula(targets: int) -> None:
     8,000 rounds: 0.0054), so 0.025 is more than three of them; the deterministic law is off by 0.03 to 0.21.
     """
     exponential = SimulatedStar([SimulatedTarget(GammaTimes(Z, 1.0))] * targets, ModelService(draft_cost(S), 1.0))
-    expected = load.exponential_utilisation(targets, S, Z)
+    expected = exponential_utilisation(targets, S, Z)
     assert simulate(exponential, 5_000, seed=7).utilisation == pytest.approx(expected, abs=0.025)
     assert abs(load.utilisation(targets, S, Z) - expected) > 0.025
 

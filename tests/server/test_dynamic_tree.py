@@ -11,6 +11,7 @@ import pytest
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
 from starsd_server.drafters.dynamic_tree import Below, Growth, Node, grow_together, top_candidates
+from tests.support.trees import is_chain
 
 WIDE = 10_000
 """Expands every node of a level."""
@@ -174,7 +175,7 @@ def test_a_small_tree_of_a_deep_shape_costs_few_passes() -> None:
     assert len(grower.grow(DraftShape(8, 6, 8), 4)) == 8
     assert grower.expanded == []
     grower = Grower(certain_model(4), 4)
-    assert grower.grow(DraftShape(3, 6, 4), 4).is_chain
+    assert is_chain(grower.grow(DraftShape(3, 6, 4), 4))
     assert grower.expanded == [1, 1]
 
 

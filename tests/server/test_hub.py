@@ -29,6 +29,7 @@ from starsd_edge.telemetry.feed import FEED_VERSION, Snapshot
 from starsd_edge.telemetry.monitor.model import MonitorModel
 from starsd_server import hub as hub_module
 from starsd_server.binding import bind
+from starsd_server.draft_size import SessionDemand, ShapeControllers
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import DrafterRegistry, Failures
 from starsd_server.drafters.ngram import NgramDrafter
@@ -36,7 +37,6 @@ from starsd_server.facts import TargetNames
 from starsd_server.gate import HubKey
 from starsd_server.hub import Hub
 from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
-from starsd_server.shapes import ShapeControllers, WishOf
 from tests.support.hub_client import TOKENIZER_FP, HubClient, RunningHub, connect_to, hello, running_hub
 from tests.support.prefix_engine import PrefixEngine
 
@@ -129,12 +129,12 @@ async def decode(client: HubClient, prompt: list[int], rounds: int, seed: int = 
 async def test_a_fault_while_choosing_shapes_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def broken(controllers: ShapeControllers) -> list[WishOf]:
+    def broken(controllers: ShapeControllers) -> list[SessionDemand]:
         asked.append(controllers)
         raise ValueError("a fault")
 
     monkeypatch.setattr(hub_module, "SHARE_S", 0.01)
-    monkeypatch.setattr(ShapeControllers, "wishes", broken)
+    monkeypatch.setattr(ShapeControllers, "demands", broken)
     async with running_hub([NgramDrafter(4)]):
         deadline = time.monotonic() + PATIENCE_S
         while len(asked) < 3 and time.monotonic() < deadline:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starsd_edge.speculation.tree import ROOT, DraftShape, DraftTree
-from tests.support.trees import Path, paths_of, random_tree, tree_of, trees
+from tests.support.trees import Path, is_chain, paths_of, random_tree, tree_of, trees
 
 tokens = st.lists(st.integers(0, 3), max_size=6)
 
@@ -97,14 +97,9 @@ def test_clip_keeps_the_likeliest_children(tree: DraftTree, branching: int) -> N
 @given(st.lists(st.integers(0, 9), max_size=8))
 def test_chain(chain: list[int]) -> None:
     tree = DraftTree.chain(chain)
-    assert tree.is_chain
+    assert is_chain(tree)
     assert paths_of(tree) == [tuple(chain[: end + 1]) for end in range(len(chain))]
     assert tree.verify_mask().tolist() == np.tri(len(chain) + 1, dtype=bool).tolist()
-
-
-@given(trees())
-def test_is_chain_exactly_when_no_node_has_siblings_below_the_path(tree: DraftTree) -> None:
-    assert tree.is_chain == all(len(children) == 1 for children in tree.children.values())
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 6)), max_size=6))

@@ -20,6 +20,11 @@ def paths_of(tree: DraftTree) -> list[Path]:
     return paths
 
 
+def is_chain(tree: DraftTree) -> bool:
+    """Whether every node hangs from the one before it."""
+    return bool(np.array_equal(tree.parents, np.arange(-1, len(tree) - 1)))
+
+
 def tree_of(paths: Iterable[Sequence[int]]) -> DraftTree:
     """The tree that holds these paths and their beginnings, children in the order in which they first appear."""
     ordered: list[Path] = []

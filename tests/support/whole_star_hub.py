@@ -17,9 +17,9 @@ from starsd_edge.scheduling.policies import LATENCY
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_server.draft_queue import Batch, DraftQueue
+from starsd_server.draft_size import ShapeControllers, share
 from starsd_server.drafter_pool import Done
 from starsd_server.measurements import Latencies, PassRecord
-from starsd_server.shapes import ShapeControllers, share
 from tests.support.guessed_text import GuessedText
 from tests.support.virtual_time import VirtualTime
 
@@ -119,9 +119,9 @@ class StarHub:
         self._next()
 
     def _share_out(self) -> None:
-        wishes = self._shapes.wishes()
-        if wishes:
-            self._shapes.take(share(wishes, self._pass_record.known_costs(), self._plan.max_batch))
+        demands = self._shapes.demands()
+        if demands:
+            self._shapes.take(share(demands, self._pass_record.known_costs(), self._plan.max_batch))
         self._time.at(self._time.now + _SHARE_S, self._share_out)
 
     def _next(self) -> None:

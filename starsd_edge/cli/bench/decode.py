@@ -149,8 +149,8 @@ class DecodeBench:
 
     def _add_own_modes(self, target: Target, stack: ExitStack) -> None:
         from starsd_edge.runtime.loading import open_engine
+        from starsd_jetson.draft_size import draft_shape
         from starsd_jetson.drafting import NgramDrafts, NoDrafts
-        from starsd_jetson.target import draft_shape
 
         options = self._options
         shape = draft_shape(target.engine.spec, options.draft_depth, options.draft_nodes, options.draft_branching)

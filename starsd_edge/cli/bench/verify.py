@@ -130,8 +130,7 @@ def verify_figures(passes: Passes, label: str) -> Iterator[Figure]:
 
 def _first_drafts(target: Target, stored: StoredCurves) -> dict[int, DraftShape]:
     """As `run-target` with a hub asks where nothing is said."""
-    from starsd_jetson.cost_model import DraftCostModel
-    from starsd_jetson.target import hub_draft_shape
+    from starsd_jetson.draft_size import DraftCostModel, hub_draft_shape
 
     curves = stored.curves()
     limit = hub_draft_shape(target.engine.spec, None, None, None, curves.at(0))

@@ -140,7 +140,7 @@ def _check_hub(options: DoctorOptions, target: Target | None) -> Iterator[Findin
 
 def hello_of(target: Target) -> Hello:
     """As `run-target` without further options introduces itself."""
-    from starsd_jetson.target import draft_shape
+    from starsd_jetson.draft_size import draft_shape
 
     return target.hello(NAME, draft_shape(target.engine.spec, None, None, None), target.context(None))
 

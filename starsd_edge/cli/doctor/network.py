@@ -153,8 +153,8 @@ class _NetworkChecks:
 
     def _trial(self, prompts: Sequence[Sequence[int]]) -> Trial | None:
         from starsd_jetson.api import hub_drafts
+        from starsd_jetson.draft_size import draft_shape
         from starsd_jetson.drafting import NoDrafts
-        from starsd_jetson.target import draft_shape
 
         shape = draft_shape(self.target.engine.spec, None, None, None)
         new_tokens = min(NEW_TOKENS, self.target.context(None) - max(map(len, prompts)))

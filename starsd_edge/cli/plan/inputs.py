@@ -14,11 +14,12 @@ from starsd_edge.cli.plan.options import MemoryOptions, PlanOptions
 from starsd_edge.cli.shared_options import parse_shape
 from starsd_edge.doctor.curve_store import KeptCurves, curve_store, files_digest, kept_curves
 from starsd_edge.errors import UsageError
-from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import pass_seconds
+from starsd_edge.planning.acceptance import EXPECTED_RANKS, FIRST_RATIO, LevelAcceptance
+from starsd_edge.planning.hub_share import pass_seconds
 from starsd_edge.planning.law import LinkCost, bytes_down, bytes_up
 from starsd_edge.planning.measured_file import read_measured
 from starsd_edge.planning.memory import GIB, KIB, DraftMemory, TargetMemory, fit
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.planning.plan import (
     Inputs,
     MeasuredRound,
@@ -31,7 +32,6 @@ from starsd_edge.planning.plan import (
     telling_counts,
 )
 from starsd_edge.planning.report import MemoryPlan, StarPlan, Traffic
-from starsd_edge.planning.survival import FIRST_RATIO, LevelAcceptance
 from starsd_edge.planning.times import SampledService, SampledTimes
 from starsd_edge.telemetry.service_model import ServiceCost
 
@@ -109,7 +109,7 @@ def _inputs(options: PlanOptions, curve: VerifyCurve, bundle: Bundle | None) -> 
     drafter, target = options.drafter, options.target
     shape = parse_shape("--largest-draft", drafter.largest_draft, MOST_NODES)
     survival = parse_acceptance(drafter.acceptance)
-    ratios = tuple(FIRST_RATIO**rank for rank in range(min(shape.branching, 4)))
+    ratios = tuple(FIRST_RATIO**rank for rank in range(min(shape.branching, EXPECTED_RANKS)))
     bytes_per_s = target.mbit * 1e6 / _BITS_PER_BYTE
     cost = ServiceCost(
         fixed_s=drafter.pass_ms / 1e3,
@@ -124,7 +124,7 @@ def _inputs(options: PlanOptions, curve: VerifyCurve, bundle: Bundle | None) -> 
         raise UsageError("a plain step takes time: --plain-ms has to be above 0")
     return Inputs(
         cost=cost,
-        guesses=LevelAcceptance(survival, ratios),
+        acceptance=LevelAcceptance.by_ratio(survival, ratios),
         verify=curve,
         own_s=target.own_ms / 1e3,
         plain_s=plain_s,

@@ -14,7 +14,7 @@ from starsd_edge.protocol.hub_side import DropSession, QueueDraft
 from starsd_edge.protocol.messages import Close, Draft, DraftRequest, Report
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.service_model import ServiceCost
-from starsd_server.shapes import ShapeControllers, curve_of, share
+from starsd_server.draft_size import ShapeControllers, curve_of, share
 from tests.support.costs import draft_cost
 from tests.support.wire import HubUnderTest, Peer, only
 
@@ -85,7 +85,7 @@ class Star:
             self.next_at[number] = self.round(self.spokes[number])
             if self.now - self.shared_at >= SHARE_S:
                 self.shared_at = self.now
-                self.controllers.take(share(self.controllers.wishes(), {"ngram": self.cost}, 1))
+                self.controllers.take(share(self.controllers.demands(), {"ngram": self.cost}, 1))
         self.now = until
 
     def round(self, spoke: Spoke) -> float:
@@ -248,11 +248,11 @@ def test_a_session_that_is_gone_or_silent_is_no_load() -> None:
     one, other = Spoke(), Spoke()
     star = Star(one, other)
     star.run(10)
-    assert len(star.controllers.wishes()) == 2
-    star.controllers.forget(star.controllers.wishes()[0].session)
-    assert len(star.controllers.wishes()) == 1
+    assert len(star.controllers.demands()) == 2
+    star.controllers.forget(star.controllers.demands()[0].session)
+    assert len(star.controllers.demands()) == 1
     star.now += 10
-    assert star.controllers.wishes() == []
+    assert star.controllers.demands() == []
 
 
 @pytest.mark.parametrize(("rows", "us"), [(None, None), ([], []), ([1, 2], [3]), ([1], None), (None, [1])], ids=str)
@@ -290,8 +290,8 @@ def test_a_target_cannot_say_that_it_takes_longer_than_it_does() -> None:
     spoke.reports = False
     spoke.peer.say(times_of(60.0))
     star.run(1)
-    (wish,) = star.controllers.wishes()
-    assert wish.wish.verify.at(1 + spoke.shapes[-1]) <= 0.040
+    (demand,) = star.controllers.demands()
+    assert demand.demand.verify.at(1 + spoke.shapes[-1]) <= 0.040
 
 
 def times_of(seconds: float) -> Report:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from starsd_edge.protocol.codes import EMPTY, LATE, POOR, TIMED
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
-from starsd_jetson.cost_model import RETIMED_AFTER
+from starsd_jetson.draft_size import RETIMED_AFTER
 from starsd_jetson.drafting import RoundDraft
 from starsd_jetson.wait_policy import (
     FIRST_GAP,
@@ -18,6 +19,7 @@ from starsd_jetson.wait_policy import (
     MOST_RETRY,
     MOST_SILENCE_S,
     MOST_WAIT_S,
+    ExpectedGain,
     WaitPolicy,
 )
 
@@ -294,3 +296,30 @@ def test_a_hub_may_be_silent_for_ever(fixed_wait_s: float | None) -> None:
     assert wait(wait_policy) == pytest.approx(0, abs=1e-6)
     wait_policy.prefilled()
     assert wait(wait_policy) > 0.01
+
+
+# What may come of a request: a chain of two levels, each true in half the cases, a plain step of 1 s, a row 0.1 s.
+
+HALF = ExpectedGain([1.0, 0.5, 0.25], np.array([1.0, 1.1, 1.2]), 1.0)
+
+
+def test_the_best_way_weighs_waiting_against_going_on() -> None:
+    assert HALF.tokens_per_s(0.0) == pytest.approx(1.75 / 1.2)
+    # Waiting 0.4 s for it, or one plain step first: half a chance that half a token is left.
+    assert HALF.tokens_per_s(0.4) == pytest.approx(max(1.75 / 1.6, 1.75 / 1.55))
+    assert HALF.tokens_per_s(0.9) == pytest.approx((1 + 0.5 + 0.25) / (1 + 0.5 * 1.1))
+    assert HALF.tokens_per_s(5.0) < 1
+
+
+def test_waiting_is_chosen_where_it_gives_most() -> None:
+    plain = (1.0, 1.0)
+    assert HALF.waits(0.1, 0, plain, 1.2)
+    assert not HALF.waits(0.6, 0, plain, 1.2)
+    assert not HALF.waits(0.1, 0, (3.0, 1.1), 1.2)
+    assert not HALF.waits(0.0, 2, plain, 1.0), "nothing is left to wait for"
+
+
+def test_no_wait_is_longer_than_a_tree_can_pay_for() -> None:
+    assert HALF.longest_wait_s(0, 1.0) == pytest.approx(1.75 - 1.2)
+    assert HALF.longest_wait_s(1, 1.0) == pytest.approx(0.75 - 0.5 * 1.1)
+    assert HALF.longest_wait_s(2, 1.0) == 0

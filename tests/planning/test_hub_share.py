@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import (
+from starsd_edge.planning.acceptance import LevelAcceptance
+from starsd_edge.planning.hub_share import (
     NODES_SLACK,
+    DraftDemand,
     ShapeChoice,
-    Wish,
     pass_seconds,
     share_hub,
 )
 from starsd_edge.planning.law import chain_tokens
-from starsd_edge.planning.survival import LevelAcceptance
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.protocol.codes import BEST, LOAD, NOT_PAYING
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.service_model import ServiceCost
@@ -25,13 +25,13 @@ from tests.support.costs import draft_cost
 FLAT = VerifyCurve({1: 0.030})
 GROWING = VerifyCurve({1: 0.035, 2: 0.035 * 1.03, 101: 0.035 * 4})
 TABLE_COST = draft_cost(0.0015, level_s=0.002)
-TABLE = Wish(LevelAcceptance.alike(0.7), VerifyCurve({1: 0.032}), 0.0, 0.032, DraftShape(16, 16))
+TABLE = DraftDemand(LevelAcceptance.alike(0.7), VerifyCurve({1: 0.032}), 0.0, 0.032, DraftShape(16, 16))
 """Of the published table: a = .7, 1.5 ms and 2 ms per level, Z = 32 ms."""
 
 
-def alone(wish: Wish, cost: ServiceCost) -> ShapeChoice:
+def alone(demand: DraftDemand, cost: ServiceCost) -> ShapeChoice:
     """Of a target that has the hub to itself."""
-    (choice,) = share_hub([wish], cost, 1)
+    (choice,) = share_hub([demand], cost, 1)
     return choice
 
 
@@ -45,20 +45,20 @@ def depths(choices: list[ShapeChoice]) -> list[int]:
 def test_the_best_chain_is_the_closed_forms(acceptance: float, lengths: tuple[float, ...]) -> None:
     """For RTTs of 0.2, 20 and 100 ms; plain decoding so slow that every draft pays."""
     for rtt_s, length in zip((0.0002, 0.020, 0.100), lengths, strict=True):
-        wish = Wish(LevelAcceptance.alike(acceptance), FLAT, rtt_s, 1.0, DraftShape(40, 40))
-        choice = alone(wish, draft_cost(0.0, level_s=0.002))
+        demand = DraftDemand(LevelAcceptance.alike(acceptance), FLAT, rtt_s, 1.0, DraftShape(40, 40))
+        choice = alone(demand, draft_cost(0.0, level_s=0.002))
         assert abs(choice.shape.max_depth - length) <= 1
         assert (choice.why, choice.shape.branching) == (BEST, 1)
 
 
 def test_it_is_the_best_of_all_that_there_are() -> None:
     cost = draft_cost(0.002, level_s=0.0015, session_s=0.0002, node_s=0.0001)
-    guesses = LevelAcceptance((0.7, 0.65, 0.6, 0.55), (1.0, 0.3, 0.1))
-    wish = Wish(guesses, GROWING, 0.004, 0.036, DraftShape(24, 6, 3))
-    choice = alone(wish, cost)
+    acceptance = LevelAcceptance.by_ratio((0.7, 0.65, 0.6, 0.55), (1.0, 0.3, 0.1))
+    demand = DraftDemand(acceptance, GROWING, 0.004, 0.036, DraftShape(24, 6, 3))
+    choice = alone(demand, cost)
 
     def rate(nodes: int, depth: int) -> float:
-        worth = guesses.accepted(nodes, depth, 3)
+        worth = acceptance.accepted(nodes, depth, 3)
         if nodes >= len(worth):  # no tree of this depth has so many
             return 0.0
         return (1 + worth[nodes]) / (pass_seconds(cost, DraftShape(nodes, depth, 3), 1) + 0.004 + GROWING.at(nodes + 1))
@@ -73,22 +73,22 @@ def test_it_is_the_best_of_all_that_there_are() -> None:
 def test_steps_of_the_verify_curve_are_seen() -> None:
     """A pass over 2 to 4 rows costs the same, one over 5 twice as much: a draft of 3 fills it."""
     stairs = VerifyCurve({1: 0.030, 2: 0.040, 4: 0.040, 5: 0.080, 9: 0.080})
-    wish = Wish(LevelAcceptance.alike(0.6), stairs, 0.001, 0.031, DraftShape(8, 8))
-    assert alone(wish, draft_cost(0.0, level_s=0.0005)).shape == DraftShape(3, 3)
+    demand = DraftDemand(LevelAcceptance.alike(0.6), stairs, 0.001, 0.031, DraftShape(8, 8))
+    assert alone(demand, draft_cost(0.0, level_s=0.0005)).shape == DraftShape(3, 3)
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "demand",
     [
-        replace(TABLE, guesses=LevelAcceptance.alike(0.05)),
+        replace(TABLE, acceptance=LevelAcceptance.alike(0.05)),
         replace(TABLE, rest_s=0.5),
         replace(TABLE, verify=VerifyCurve({1: 0.032, 2: 0.090})),
         replace(TABLE, limit=DraftShape(0, 4)),
         replace(TABLE, limit=DraftShape(4, 0)),
     ],
 )
-def test_where_it_does_not_pay_nothing_is_drafted(wish: Wish) -> None:
-    assert [(each.shape.max_depth, each.why) for each in share_hub([wish], TABLE_COST, 1)] == [(0, NOT_PAYING)]
+def test_where_it_does_not_pay_nothing_is_drafted(demand: DraftDemand) -> None:
+    assert [(each.shape.max_depth, each.why) for each in share_hub([demand], TABLE_COST, 1)] == [(0, NOT_PAYING)]
 
 
 def rate_of(choices: list[ShapeChoice]) -> float:
@@ -121,7 +121,10 @@ def test_the_hub_stays_at_its_knee_as_long_as_it_can() -> None:
 
 
 def test_the_next_level_goes_to_whom_it_gives_most() -> None:
-    good, poor = replace(TABLE, guesses=LevelAcceptance.alike(0.9)), replace(TABLE, guesses=LevelAcceptance.alike(0.5))
+    good, poor = (
+        replace(TABLE, acceptance=LevelAcceptance.alike(0.9)),
+        replace(TABLE, acceptance=LevelAcceptance.alike(0.5)),
+    )
     choices = share_hub([poor, good] * 3, TABLE_COST, 1)
     assert min(depths(choices)[1::2]) > max(depths(choices)[::2]) >= 1
 
@@ -153,18 +156,18 @@ def test_who_has_least_of_it_leaves_first() -> None:
 def test_no_choice_is_worse_than_plain_or_larger_than_asked_whatever_the_mix() -> None:
     random = np.random.default_rng(11)
     for _ in range(60):
-        wishes = []
+        demands = []
         for _ in range(int(random.integers(1, 12))):
             step_s = float(random.uniform(0.01, 0.05))
             verify = VerifyCurve({1: step_s, 8: step_s * float(random.uniform(1, 3))})
-            guesses = LevelAcceptance(random.uniform(0, 1, 4).tolist(), (1.0, 0.3))
+            acceptance = LevelAcceptance.by_ratio(random.uniform(0, 1, 4).tolist(), (1.0, 0.3))
             limit = DraftShape(int(random.integers(0, 12)), int(random.integers(0, 6)), int(random.integers(1, 3)))
-            wishes.append(Wish(guesses, verify, float(random.uniform(0, 0.1)), step_s, limit))
+            demands.append(DraftDemand(acceptance, verify, float(random.uniform(0, 0.1)), step_s, limit))
         cost = draft_cost(*random.uniform(0, 0.005, 4).tolist())
-        for wish, choice in zip(wishes, share_hub(wishes, cost, int(random.integers(1, 9))), strict=True):
+        for demand, choice in zip(demands, share_hub(demands, cost, int(random.integers(1, 9))), strict=True):
             shape = choice.shape
-            assert shape == shape.clamp(wish.limit.max_nodes, wish.limit.max_depth)
-            assert shape.branching <= max(1, wish.limit.branching)
+            assert shape == shape.clamp(demand.limit.max_nodes, demand.limit.max_depth)
+            assert shape.branching <= max(1, demand.limit.branching)
             assert choice.gain >= 1 or shape.max_depth == 0
             assert (shape.max_nodes == 0) == (shape.max_depth == 0)
 

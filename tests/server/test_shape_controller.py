@@ -6,17 +6,17 @@ from itertools import pairwise
 
 import pytest
 
-from starsd_edge.planning.curve import VerifyCurve
-from starsd_edge.planning.draft_shape import NOTHING, ShapeChoice, share_hub
-from starsd_edge.planning.shape_controller import (
-    FIRST_GAP_TOKENS,
-    MOST_GAP_TOKENS,
-    PATIENCE_ROUNDS,
-    ShapeController,
-)
+from starsd_edge.planning.hub_share import NOTHING, ShapeChoice, share_hub
+from starsd_edge.planning.pass_times import VerifyCurve
 from starsd_edge.protocol.codes import BEST, FIRST, LOAD, NOT_PAYING, TRIAL
 from starsd_edge.protocol.counters import PathStep
 from starsd_edge.speculation.tree import DraftShape
+from starsd_server.draft_size import (
+    FIRST_GAP_TOKENS,
+    MOST_GAP_TOKENS,
+    ROUNDS_PER_CHANGE,
+    ShapeController,
+)
 from tests.support.costs import draft_cost
 
 ASKED = DraftShape(8, 8, 2)
@@ -44,7 +44,7 @@ def depths(controller: ShapeController, choice: ShapeChoice, rounds: int) -> lis
 def known() -> ShapeController:
     """A controller that has seen enough to choose."""
     controller = ShapeController()
-    for _ in range(PATIENCE_ROUNDS):
+    for _ in range(ROUNDS_PER_CHANGE):
         controller.judged(HIT)
     return controller
 
@@ -58,7 +58,7 @@ def at(depth: int) -> ShapeController:
 def test_until_something_is_known_the_target_gets_what_is_expected_of_any_drafter() -> None:
     controller = ShapeController()
     assert (controller.shape(ASKED), controller.why, controller.present) == (ASKED, FIRST, None)
-    for number in range(PATIENCE_ROUNDS):
+    for number in range(ROUNDS_PER_CHANGE):
         controller.choose(wished(2 + number % 3))
         assert (controller.shape(ASKED), controller.why) == (chain(2 + number % 3), FIRST)
         controller.choose(wished(0, NOT_PAYING))
@@ -82,8 +82,8 @@ def test_it_changes_by_one_level_in_eight_rounds(begin: int, end: int) -> None:
     changes = [number for number in range(1, 60) if seen[number] != seen[number - 1]]
     assert seen[-1] == end
     assert all(abs(seen[number] - seen[number - 1]) == 1 for number in changes)
-    assert all(later - earlier >= PATIENCE_ROUNDS for earlier, later in pairwise(changes))
-    assert changes[0] >= PATIENCE_ROUNDS
+    assert all(later - earlier >= ROUNDS_PER_CHANGE for earlier, later in pairwise(changes))
+    assert changes[0] >= ROUNDS_PER_CHANGE
 
 
 def test_a_wish_that_wavers_changes_nothing() -> None:
@@ -106,24 +106,24 @@ def test_timeouts_change_nothing_however_long_they_are_wished_for() -> None:
 def test_one_return_that_is_far_off_is_not_believed() -> None:
     controller = at(4)
     curve = VerifyCurve({1: 0.030})
-    assert controller.wish(curve, 0.03, ASKED) is None, "nothing came back yet"
+    assert controller.demand(curve, 0.03, ASKED) is None, "nothing came back yet"
     for _ in range(5):
         controller.returned(0.036, 0.030)
     controller.returned(2.0, 0.030)
-    wish = controller.wish(curve, 0.03, ASKED)
-    assert wish is not None
-    assert wish.rest_s == pytest.approx(0.006)
+    demand = controller.demand(curve, 0.03, ASKED)
+    assert demand is not None
+    assert demand.rest_s == pytest.approx(0.006)
 
 
 def test_what_does_not_pay_ends_after_eight_rounds_and_is_tried_again_with_growing_gaps() -> None:
     controller = at(5)
     gaps = []
     for _ in range(8):
-        for _ in range(PATIENCE_ROUNDS + 4):
+        for _ in range(ROUNDS_PER_CHANGE + 4):
             controller.judged(MISS)
             controller.choose(wished(0, NOT_PAYING))
         assert (controller.shape(ASKED), controller.why) == (NOTHING, NOT_PAYING)
-        assert controller.wish(VerifyCurve({1: 0.03}), 0.03, ASKED) is None
+        assert controller.demand(VerifyCurve({1: 0.03}), 0.03, ASKED) is None
         tokens = 0
         while controller.shape(ASKED) == NOTHING:
             controller.progressed(1)
@@ -141,19 +141,19 @@ def test_a_trial_that_pays_goes_on_and_is_forgiven() -> None:
     controller.progressed(FIRST_GAP_TOKENS)
     assert depths(controller, wished(3), 30)[-1] == 3
     assert controller.why == BEST
-    assert controller.survival.guesses.at(1, 1) > 0.8, "what was known before its trial counts little"
+    assert controller.acceptance.rates.at(1, 1) > 0.8, "what was known before its trial counts little"
 
 
 def test_who_left_for_others_returns_soon_and_keeps_what_it_knows() -> None:
     controller = at(2)
     depths(controller, wished(2), 40)
-    known = controller.survival.guesses.at(1, 1)
+    known = controller.acceptance.rates.at(1, 1)
     for _ in range(3):
-        depths(controller, wished(0, LOAD), PATIENCE_ROUNDS + 4)
+        depths(controller, wished(0, LOAD), ROUNDS_PER_CHANGE + 4)
         assert controller.why == LOAD
         controller.progressed(FIRST_GAP_TOKENS)
         assert controller.why == TRIAL
-        assert controller.survival.guesses.at(1, 1) >= known
+        assert controller.acceptance.rates.at(1, 1) >= known
 
 
 def test_the_next_session_of_a_target_begins_where_the_last_one_ended() -> None:
@@ -180,9 +180,9 @@ def test_a_good_drafter_is_used_and_a_wrong_one_dropped(hits: float, final: int)
         drafted += 1
         controller.judged([PathStep(1, int((number * 7 + level) % 10 < 10 * hits)) for level in range(shape.max_depth)])
         controller.returned(0.040, curve.at(shape.max_nodes + 1))
-        wish = controller.wish(curve, 0.031, ASKED)
-        if wish is not None:
-            controller.choose(share_hub([wish], cost, 1)[0])
+        demand = controller.demand(curve, 0.031, ASKED)
+        if demand is not None:
+            controller.choose(share_hub([demand], cost, 1)[0])
     if final:
         assert controller.shape(ASKED).max_depth == final
         assert controller.gain > 1.5

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from starsd_edge.telemetry.durations import Change, TrackedDuration
+from starsd_edge.telemetry.rtt import Change, TrackedDuration
 
 JITTERS = [0.0, 0.05, 0.1, 0.2]
 
