@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from starsd_server.shapes import ShapeControllers
 
 from starsd_edge.protocol.codec import decode_from_hub, decode_from_target, encode
 from starsd_edge.protocol.features import read_features, write_features
@@ -31,6 +30,7 @@ from starsd_edge.protocol.hub_side import (
 from starsd_edge.protocol.messages import Hello, HubMessage, Open, Opened, Ready, TargetMessage, Tensor, Welcome
 from starsd_edge.protocol.target_side import SessionOpened, TargetEvent, TargetProtocol, TargetSession
 from starsd_edge.speculation.tree import DraftTree
+from starsd_server.draft_size import ShapeControllers
 
 VOCAB = 1000
 WIDTH = 8
