@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starsd_edge.hub_process import RunningHub, start_hub
     from starsd_edge.speculation.penalties import Penalties
     from starsd_edge.speculation.sampling import SamplingParams
+    from starsd_edge.text.grammar import json_grammar
     from starsd_jetson.answers import Answer, Piece
     from starsd_jetson.api import Chat, DraftSettings, OpenTarget, open_target
 
@@ -37,6 +38,7 @@ __all__ = [
     "RunningHub",
     "SamplingParams",
     "StarsdError",
+    "json_grammar",
     "open_target",
     "start_hub",
 ]
@@ -52,6 +54,7 @@ _PLACES = {
     "RunningHub": "starsd_edge.hub_process",
     "SamplingParams": "starsd_edge.speculation.sampling",
     "StarsdError": "starsd_edge.errors",
+    "json_grammar": "starsd_edge.text.grammar",
     "open_target": "starsd_jetson.api",
     "start_hub": "starsd_edge.hub_process",
 }

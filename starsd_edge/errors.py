@@ -73,6 +73,7 @@ EXTRA_OF = {
     "prometheus_client": "server",
     "matplotlib": "bench",
     "simpy": "plan",
+    "llguidance": "json",
     "torch": "export",
     "transformers": "export",
     "onnx": "export",

@@ -9,6 +9,7 @@ from starsd_edge.errors import UsageError
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import RoundStats
+from starsd_edge.text.grammar import Grammar
 
 CANCELLED = "cancelled"
 """`finish_reason` of an answer that the caller ended before a stop rule did."""
@@ -28,9 +29,10 @@ class Request:
             has the `min_tokens` of `sampling`: one completed by an earlier token is text.
         ignore_eos: an end-of-sequence token is a token of the answer like any other, and `min_tokens` does not forbid
             it.
+        grammar: what the answer may look like; None for any text.
 
     Raises:
-        UsageError: fewer tokens are allowed than are asked for.
+        UsageError: fewer tokens are allowed than are asked for, or an answer with a grammar is not to end with it.
     """
 
     prompt: Sequence[int]
@@ -40,12 +42,17 @@ class Request:
     shape: DraftShape
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.sampling.min_tokens > self.max_tokens:
             raise UsageError(
                 f"at least {self.sampling.min_tokens} and at most {self.max_tokens} tokens: "
                 "lower --min-tokens or raise --max-tokens"
+            )
+        if self.grammar is not None and self.ignore_eos:
+            raise UsageError(
+                "an answer held to a grammar ends with it: do not ignore the end of sequence"
             )
 
 

@@ -33,6 +33,7 @@ from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.summary import LinkFigures
 from starsd_edge.text.conversation import Conversation, Turn, fit
+from starsd_edge.text.grammar import Grammar
 from starsd_jetson.answers import Answer, Piece, Request
 from starsd_jetson.decoder import stream, whole
 from starsd_jetson.draft_size import draft_shape, hub_draft_shape
@@ -273,15 +274,18 @@ class OpenTarget:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
     ) -> Request:
         """A request that fits this target's context and draft shape; see `Request` for its fields.
 
         Raises:
-            UsageError: a logit bias names no token, or fewer tokens are allowed than are asked for.
+            UsageError: a logit bias names no token, fewer tokens are allowed than are asked for, or the grammar cannot
+                be used.
         """
         sampling = sampling or SamplingParams()
         sampling.check_tokens(self.target.tokenizer.size)
-        return Request(prompt, sampling, max_tokens, self.context, self.shape, tuple(stop), ignore_eos)
+        shape = self.shape if self._drafts.speculation else DraftShape(0, 0)
+        return Request(prompt, sampling, max_tokens, self.context, shape, tuple(stop), ignore_eos, grammar)
 
     def answer(
         self,
@@ -291,6 +295,7 @@ class OpenTarget:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
         raw: bool = False,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
@@ -301,6 +306,7 @@ class OpenTarget:
             sampling: how tokens are chosen; None takes the likeliest.
             stop: texts that end the answer and are no part of it.
             ignore_eos: an end-of-sequence token does not end the answer.
+            grammar: what the answer may look like, as `json_grammar` makes it; None for any text.
             raw: take a text as it is, without the chat template.
             cancelled: asked between passes; True ends the answer with what it has.
 
@@ -314,6 +320,7 @@ class OpenTarget:
                 max_tokens=max_tokens,
                 stop=stop,
                 ignore_eos=ignore_eos,
+                grammar=grammar,
                 raw=raw,
                 cancelled=cancelled,
             )
@@ -327,12 +334,13 @@ class OpenTarget:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
         raw: bool = False,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Generator[Piece, None, Answer]:
         """`answer`, piece by piece. To close the generator ends the answer."""
         tokens = self.target.encode(prompt, raw) if isinstance(prompt, str) else prompt
-        request = self.request(tokens, sampling, max_tokens, stop, ignore_eos)
+        request = self.request(tokens, sampling, max_tokens, stop, ignore_eos, grammar)
         if self._single is None:
             self._single = self.answers()
         return self._single.stream(request, cancelled)
@@ -455,10 +463,13 @@ class Chat:
         *,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: Sequence[str] = (),
+        grammar: Grammar | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
         """Answer a message; arguments and errors as of `OpenTarget.answer`."""
-        return whole(self.stream(message, sampling, max_tokens=max_tokens, stop=stop, cancelled=cancelled))
+        return whole(
+            self.stream(message, sampling, max_tokens=max_tokens, stop=stop, grammar=grammar, cancelled=cancelled)
+        )
 
     def stream(
         self,
@@ -467,12 +478,14 @@ class Chat:
         *,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: Sequence[str] = (),
+        grammar: Grammar | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Generator[Piece, None, Answer]:
         """`answer`, piece by piece. An answer that is not read to its end is no part of the chat."""
         encode = self._target.target.tokenizer.encode_chat
         fitted, prompt = fit(self.conversation, message, encode, self._target.context, max_tokens)
-        answer = yield from self._answers.stream(self._target.request(prompt, sampling, max_tokens, stop), cancelled)
+        request = self._target.request(prompt, sampling, max_tokens, stop, grammar=grammar)
+        answer = yield from self._answers.stream(request, cancelled)
         self.conversation = fitted.with_turn(Turn(message, answer.text, answer.finish_reason))
         return answer
 

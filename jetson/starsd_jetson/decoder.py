@@ -10,6 +10,7 @@ of depth d fills the KV up to n + 1 + d rows and emits at most d + 1 tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,7 +21,8 @@ from starsd_edge.speculation.sampling import Choice, Sampler
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.speculation.verify import verify
-from starsd_edge.telemetry.rounds import NONE, Round, RoundStats
+from starsd_edge.telemetry.rounds import GRAMMAR, NONE, Round, RoundStats
+from starsd_edge.text.grammar import GrammarConstraint
 from starsd_edge.text.stream import TextStream
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.answers import CANCELLED, Answer, Piece, Request, Span, check_prompt
@@ -145,7 +147,8 @@ class _Answering:
         self.started = self.first_token_at = clock()
         self.shape = request.shape.clamp(self.spec.max_tree - 1, request.shape.max_depth)
         eos_ids = frozenset[int]() if request.ignore_eos else tokenizer.eos_ids
-        self.sampler = Sampler(request.sampling, tokenizer.size, request.prompt, eos_ids)
+        self.constraint = None if request.grammar is None else tokenizer.constraint(request.grammar)
+        self.sampler = Sampler(request.sampling, tokenizer.size, request.prompt, eos_ids, self.constraint)
         self.stream = TextStream(tokenizer, request.stop, request.sampling.min_tokens)
         self.stopper = Stopper(StopRules(eos_ids, request.max_tokens, request.context - len(request.prompt)))
         self.kept = kept
@@ -188,6 +191,8 @@ class _Answering:
         began = self.clock()
         base_len, root = self.seq.length, self.tokens[-1]
         draft = self.source.take()
+        if self.constraint is not None:
+            draft = _within_grammar(draft, self.constraint)
         tree = fit(draft.tree, self._round_shape(), self.spec.vocab_size)
         before_verify = self.clock()
         step = self.engine.forward(
@@ -275,6 +280,15 @@ class _Answering:
         if piece.text or piece.tokens:
             self.text.append(piece.text)
             self.on_piece(piece)
+
+
+def _within_grammar(draft: RoundDraft, constraint: GrammarConstraint) -> RoundDraft:
+    """The draft without what the grammar forbids, or what the grammar forces where that is longer."""
+    tree = constraint.prune(draft.tree)
+    forced = constraint.forced()
+    if len(forced) > tree.depth:
+        return replace(draft, tree=DraftTree.chain(forced), origin=GRAMMAR)
+    return replace(draft, tree=tree)
 
 
 def _figures(

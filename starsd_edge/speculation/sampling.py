@@ -7,15 +7,15 @@ the hub does.
 The coin is a keyed random number in [0, 1). A counter-based generator needs no state to be carried, rolled back or
 agreed upon: the coin of a position is the same number after a rejected draft, a reconnect or a restart.
 
-Order of processing: logit bias, repetition penalty, presence and frequency penalties, min tokens, temperature, top-k,
-top-p, min-p.
+Order of processing: logit bias, repetition penalty, presence and frequency penalties, constraint, min tokens,
+temperature, top-k, top-p, min-p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,16 @@ Row: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 """Logits of the ids that the tokenizer knows: as the model gave them, or processed."""
 
 
+class Constraint(Protocol):
+    """Which tokens an answer may hold, by its text alone: a grammar."""
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Take in emitted tokens."""
+
+    def allowed(self, path: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """bool [ids of the tokenizer]: what may follow the text so far and these tokens; at least one token may."""
+
+
 class Sampler:
     """Chooses the tokens of one answer. A choice changes nothing here: the same text gives the same choice again.
 
@@ -128,6 +138,7 @@ class Sampler:
         tokenizer_size: ids the tokenizer knows; ids from here on are padding of the output head and never chosen.
         prompt: token ids before the answer. Penalties and min tokens ask for it; without them it may be left out.
         eos_ids: tokens that end the answer, which `min_tokens` puts off.
+        constraint: forbids tokens; None allows all.
 
     Raises:
         UsageError: a logit bias names a token that does not exist.
@@ -139,6 +150,7 @@ class Sampler:
         tokenizer_size: int,
         prompt: Sequence[int] = (),
         eos_ids: Collection[int] = (),
+        constraint: Constraint | None = None,
     ) -> None:
         params.check_tokens(tokenizer_size)
         self.params = params
@@ -149,12 +161,15 @@ class Sampler:
         self._penalties = TextPenalties(params.penalties, tokenizer_size, prompt) if params.penalties.active else None
         self._eos_ids = np.array(sorted(token for token in eos_ids if token < tokenizer_size), dtype=np.int64)
         self._may_end_at = len(prompt) + params.min_tokens if params.min_tokens else 0
+        self._constraint = constraint
 
     def append(self, tokens: Sequence[int]) -> None:
         """Take in emitted tokens: what is chosen from here on is chosen after them."""
         self._length += len(tokens)
         if self._penalties is not None:
             self._penalties.append(tokens)
+        if self._constraint is not None:
+            self._constraint.append(tokens)
 
     def choose(self, logits: npt.NDArray[np.float32], position: int, path: Sequence[int] = ()) -> Choice:
         """The token for absolute position `position`.
@@ -165,7 +180,7 @@ class Sampler:
 
         Raises:
             EngineError: the logits hold NaN or infinity, or nothing but minus infinity.
-            UsageError: logit bias and min tokens forbid every token.
+            UsageError: logit bias, min tokens and constraint forbid every token.
         """
         known = logits[: self._tokenizer_size]
         best = int(known.argmax())  # NaN counts as the highest here, so one look finds every unusable row
@@ -196,24 +211,31 @@ class Sampler:
 
     def _plain_at(self, position: int) -> bool:
         """Whether logits need no processing at this position."""
-        return self._penalties is None and not len(self._biased) and position >= self._may_end_at
+        unprocessed = self._penalties is None and not len(self._biased) and self._constraint is None
+        return unprocessed and position >= self._may_end_at
 
     def _processed(self, known: npt.NDArray[np.float32], position: int, path: Sequence[int]) -> Row:
-        """float64: the logits after bias, penalties and min tokens."""
+        """float64: the logits after bias, penalties, constraint and min tokens."""
         row = known.astype(np.float64)
         row[self._biased] += self._biases
         if self._penalties is not None:
             if position != self._length + len(path):
                 raise ValueError(f"a choice for position {position} after {self._length} + {len(path)} tokens")
             self._penalties.apply(row, path)
+        if self._constraint is not None:
+            row[~self._constraint.allowed(path)] = -np.inf
         if position < self._may_end_at:
+            ends = row[self._eos_ids]
             row[self._eos_ids] = -np.inf
+            if self._constraint is not None and row.max() == -np.inf:
+                row[self._eos_ids] = ends  # nothing else may follow: the constraint is as long as it can be
         return row
 
     def _choose_processed(self, row: Row, position: int) -> Choice:
         best = int(row.argmax())
         if row[best] == -np.inf:
-            raise UsageError("logit bias and min tokens forbid every token that the model could choose: allow some")
+            others = "logit bias and min tokens" if self._constraint is None else "logit bias and the answer's format"
+            raise UsageError(f"{others} forbid every token that the model could choose: allow some")
         return _highest(row, best) if self.params.temperature == 0.0 else self._draw(row, position)
 
     def _draw(self, row: Row, position: int) -> Choice:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 # Origins of a round's draft: what drafted it.
 HUB = "hub"
 NGRAM = "ngram"
+GRAMMAR = "grammar"
 NONE = "none"
 
 
@@ -20,7 +21,7 @@ class Round:
     """One draft and one verification.
 
     Attributes:
-        origin: what drafted: `HUB`, `NGRAM` (the target itself) or `NONE` (no draft, a plain step).
+        origin: what drafted: `HUB`, `NGRAM` or `GRAMMAR` (the target itself) or `NONE` (no draft, a plain step).
         drafted: nodes of the tree that was verified.
         accepted: nodes on the accepted path, also those behind the end of the answer.
         levels_offered: levels at which acceptance was tried: `accepted`, and one more when the last accepted node had
@@ -70,7 +71,7 @@ class RoundStats:
     verify_s: float = 0.0
     wait_s: float = 0.0
     by_origin: dict[str, int] = field(default_factory=dict)
-    """Number of rounds by the origin of their draft: `HUB`, `NGRAM` or `NONE`."""
+    """Number of rounds by the origin of their draft: `HUB`, `NGRAM`, `GRAMMAR` or `NONE`."""
     why_off: dict[str, int] = field(default_factory=dict)
     """Rounds without a draft (of the hub, where there is one) by the reason for it."""
     level_trials: list[int] = field(default_factory=list)

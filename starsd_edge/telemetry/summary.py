@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from starsd_edge.protocol.codes import MEANINGS
-from starsd_edge.telemetry.rounds import HUB, NGRAM, NONE, RoundStats
+from starsd_edge.telemetry.rounds import GRAMMAR, HUB, NGRAM, NONE, RoundStats
 from starsd_edge.telemetry.rtt import TcpRtt
 
+_ORIGINS = (HUB, NGRAM, GRAMMAR, NONE)
 Value = int | float | str | list[float] | dict[str, int] | None
 
 
@@ -80,7 +81,7 @@ class Figures:
             "tokens_per_round": round(stats.tokens_per_round, 4),
             "survival": [round(share, 4) for share in stats.survival],
             "draft_share": round(stats.draft_share, 4),
-            "rounds_by_drafter": {origin: stats.by_origin.get(origin, 0) for origin in (HUB, NGRAM, NONE)},
+            "rounds_by_drafter": {origin: stats.by_origin.get(origin, 0) for origin in _ORIGINS},
             "rounds_off": dict(stats.why_off),
             "late_drafts_used": stats.late,
             "clamped_rows": link.clamped_rows,
@@ -125,8 +126,10 @@ def _per_round_ms(seconds: float, stats: RoundStats) -> float:
 
 
 def _origins(stats: RoundStats, link: LinkFigures) -> str:
-    names = {HUB: f"hub ({link.drafter})" if link.drafter else "hub", NGRAM: "local ngram", NONE: "none"}
-    return ", ".join(f"{names[origin]} {stats.by_origin.get(origin, 0)}" for origin in (HUB, NGRAM, NONE))
+    hub = f"hub ({link.drafter})" if link.drafter else "hub"
+    names = {HUB: hub, NGRAM: "local ngram", GRAMMAR: "grammar", NONE: "none"}
+    shown = [origin for origin in _ORIGINS if origin != GRAMMAR or stats.by_origin.get(GRAMMAR)]
+    return ", ".join(f"{names[origin]} {stats.by_origin.get(origin, 0)}" for origin in shown)
 
 
 def _off(reason: str, stats: RoundStats) -> str:

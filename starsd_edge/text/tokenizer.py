@@ -14,6 +14,7 @@ import tokenizers
 from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.errors import BundleError, UsageError
 from starsd_edge.text.chat import ChatTemplate
+from starsd_edge.text.grammar import Grammar, GrammarConstraint, GrammarTokens
 
 TOKENIZER_FILE = "tokenizer.json"
 _ONE_TURN = ({"role": "user", "content": "apple"}, {"role": "assistant", "content": "zebra"})
@@ -39,6 +40,7 @@ class Tokenizer:
         self._size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self._silent = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
         self._fallback_bytes = _fallback_bytes(backend)
+        self._grammar_tokens: GrammarTokens | None = None
 
     @classmethod
     def load(cls, directory: Path, rules: TextRules, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
@@ -152,6 +154,16 @@ class Tokenizer:
     def is_silent(self, token: int) -> bool:
         """Whether decoding takes no notice of this token: it is special, or unknown to the tokenizer."""
         return token in self._silent or self._backend.id_to_token(token) is None
+
+    def constraint(self, grammar: Grammar) -> GrammarConstraint:
+        """Holds one answer to a grammar.
+
+        Raises:
+            UsageError: the grammar cannot be used with this model.
+        """
+        if self._grammar_tokens is None:
+            self._grammar_tokens = GrammarTokens(self._backend.to_str(), self._size, self._rules.eos_ids)
+        return self._grammar_tokens.constraint(grammar)
 
     def _encode(self, text: str) -> list[int]:
         try:

@@ -100,7 +100,12 @@ def test_speculation_changes_nothing_but_the_rounds(command: RunTarget) -> None:
     drafted = command.records("--prompt", PROMPT)[0]
     plain = command.records("--prompt", PROMPT, "--no-speculation")[0]
     assert drafted["text"] == plain["text"]
-    assert plain["figures"]["rounds_by_drafter"] == {"hub": 0, "ngram": 0, "none": plain["figures"]["rounds"]}
+    assert plain["figures"]["rounds_by_drafter"] == {
+        "hub": 0,
+        "ngram": 0,
+        "grammar": 0,
+        "none": plain["figures"]["rounds"],
+    }
     assert drafted["figures"]["rounds"] < plain["figures"]["rounds"]
 
 

@@ -220,10 +220,16 @@ class LengthOptions:
             help="Go on after an end-of-sequence token, which becomes part of the answer.", show_default=False
         ),
     ] = False
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(help="File with a JSON schema: answers are JSON that fits it.", show_default=False),
+    ] = None
 
     def __post_init__(self) -> None:
         if "" in self.stop:
             raise UsageError("a stop string must not be empty: leave that --stop out")
+        if self.json_schema is not None and self.ignore_eos:
+            raise UsageError("an answer held to a schema ends with it: leave out --ignore-eos")
 
 
 @dataclass(frozen=True, kw_only=True)
