@@ -32,6 +32,8 @@ cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))
 export OMP_NUM_THREADS=$workers OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false
 export HF_HUB_OFFLINE=1 # nothing here asks a model hub for anything
+# Some hundred processes start in the tests, and each would compile our modules anew.
+unset PYTHONDONTWRITEBYTECODE
 
 step() {
     echo "== $*"

@@ -71,6 +71,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in _SHORT)
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own, not made yet."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv(CACHE_VARIABLE, str(directory))
+    return directory
+
+
 @pytest.fixture(scope="session")
 def tiny_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     """Bundles of a tiny model by kind; see `tests.support.tiny_bundles`."""

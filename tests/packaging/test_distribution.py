@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 import starsd_edge
 from starsd_edge.errors import EXTRA_OF
+from tests.support.bundle_store import used_now
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"starsd_edge", "starsd_export", "starsd_server", "starsd_jetson"}
@@ -65,7 +66,7 @@ def fresh_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _parcels_for(wheel: Path) -> Path:
     """Where the wheels of the base install are kept between runs: a directory for each set of requirements."""
     key = hashlib.sha256("\n".join([sys.version, *sorted(_requirements(wheel))]).encode()).hexdigest()[:16]
-    return ROOT / ".cache" / "test-parcels" / key
+    return used_now(ROOT / ".cache" / "test-parcels" / key)
 
 
 def _requirements(wheel: Path) -> list[str]:
