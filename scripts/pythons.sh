@@ -3,17 +3,25 @@
 #
 # Each gets an environment of its own under .cache/pythons with what targets and hubs have: no torch. Tests that need
 # torch carry the mark `export`; ONNX Runtime's engine is tested on bundles of a tiny model that are made beforehand.
+#
+# The rule: on the other Pythons that runs in which Python itself takes part. That is reading arguments, variables, files
+# and messages (typer and msgspec read annotations; TOML has another reader on 3.10), event loops, threads, processes,
+# signals and terminals, importing every module, and installation. What computes, and what walks a state machine in
+# made-up time, is the same on each: it runs on the Python of .venv alone, unless it takes next to no time. A new file in
+# these directories runs on each Python until it is listed below.
 
 OTHER_PYTHONS=${PYTHONS:-python3.10 python3.11 python3.12}
 PYTHONS_PLACE=.cache/pythons
 # Directories of tests of what runs beside a target model, and of what it shares with the others.
-CORE_AND_TARGET=(tests/speculation tests/protocol tests/text tests/bundles tests/runtime tests/heads tests/planning
-    tests/monitor tests/doctor tests/cli tests/jetson tests/packaging/test_imports.py)
-# Of these, what cannot differ: long runs of arithmetic and of state machines in simulated time, in which no language
-# feature, library of Python's or socket takes part that the short tests beside them do not use too (sampling, trees,
-# coins and verification; conversations and sessions of the protocol; drafts with a hub).
-SAME_ON_EVERY_PYTHON=(tests/speculation/test_exactness.py tests/protocol/test_lossy_network.py
-    tests/planning/test_simulator.py tests/jetson/test_never_slower.py)
+CORE_AND_TARGET=(tests/speculation tests/protocol tests/text tests/bundles tests/runtime tests/monitor tests/doctor
+    tests/cli tests/jetson tests/packaging/test_imports.py)
+# Of these, what only computes.
+SAME_ON_EVERY_PYTHON=(tests/speculation/test_exactness.py tests/speculation/test_tree.py
+    tests/protocol/test_lossy_network.py tests/protocol/test_fuzz.py tests/text/test_stream.py
+    tests/monitor/test_model.py tests/monitor/test_frame.py tests/cli/test_plan.py
+    tests/jetson/test_decoder.py tests/jetson/test_foresight.py tests/jetson/test_kept_sequence.py
+    tests/jetson/test_measured_drafts.py tests/jetson/test_never_slower.py tests/jetson/test_pass_times.py
+    tests/jetson/test_patience.py tests/jetson/test_payoff.py tests/jetson/test_prefill.py)
 
 # Run the tests on each of $OTHER_PYTHONS (names or paths) that is not the Python of .venv. One that is not there, or for
 # which nothing can be installed, is said to be not run; a test that fails ends it all.

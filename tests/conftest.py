@@ -31,7 +31,9 @@ _OF_TERMINALS = (
     *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"),
 )
 # Their files take seconds. Workers side by side do them last, so that all end at about the same time.
-_SHORT = ("speculation", "protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "heads", "parity")
+_SHORT = ("protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "parity")
+# Directories whose tests of a real model one worker does: they share its engines and what it says in plain steps.
+_TOGETHER = ("exactness",)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,16 +61,28 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """List tests that need a GPU as not run where there is none, and run those with a real model last.
 
-    Where workers share the files (each is done whole by one of them), only short files come after those.
+    Where workers share the files, each is done whole by one of them (`--dist loadgroup`); there, what takes long comes
+    first and what is short comes last.
     """
     if not is_gpu_here():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))
-    items.sort(key=lambda item: item.get_closest_marker("model") is not None)
+    items.sort(key=_has_model)
     if hasattr(config, "workerinput"):
-        tests = Path(__file__).parent
-        items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in _SHORT)
+        for item in items:
+            together = _has_model(item) and _part(item) in _TOGETHER
+            item.add_marker(pytest.mark.xdist_group(_part(item) if together else item.location[0]))
+        items.sort(key=lambda item: (_part(item) in _SHORT, not _has_model(item)))
+
+
+def _has_model(item: pytest.Item) -> bool:
+    return item.get_closest_marker("model") is not None
+
+
+def _part(item: pytest.Item) -> str:
+    """The directory of tests."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture

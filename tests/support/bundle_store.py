@@ -45,7 +45,7 @@ LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 TINY_SOURCES = tuple(
     ROOT / "tests/support" / f"{name}.py"
     for name in (
-        *("tiny_bundles", "tiny_tensorrt", "tiny_eagle3"),
+        *("tiny_bundles", "tiny_tensorrt", "tiny_eagle3", "tiny_families"),
         *("tiny_llama", "small_tokenizers", "public_heads", "reference_heads"),
     )
 )
@@ -103,6 +103,11 @@ def made_once(place: Path, load: Callable[[Path], Made], make: Callable[[], Made
             made = make()
         share_files(place, [state / place.name for state in STORE.glob("*/") if state != place.parent])
         return made
+
+
+def key_of(*options: object) -> str:
+    """A part of a name for what is made with these options: a short hash of how they are written."""
+    return hashlib.sha256(repr(options).encode()).hexdigest()[:8]
 
 
 def tiny_copy(place: Path, name: str, load: Callable[[Path], Made], make: Callable[[Path], object]) -> Made:
