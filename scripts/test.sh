@@ -63,7 +63,7 @@ echo "The tests fetch the default model once (93 MB, into the starsd-edge cache)
 if [ $# -eq 0 ]; then
     # Files side by side, each worker with one thread: many tests wait more than they compute. In the groups and the order
     # of tests/conftest.py and not by the number of tests: else one worker ends long before the other.
-    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadgroup --no-loadscope-reorder
+    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadfile --no-loadscope-reorder
 else
     step "$bin/python" -m pytest "$@"
 fi

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,8 +32,8 @@ _OF_TERMINALS = (
 )
 # Their files take seconds. Workers side by side do them last, so that all end at about the same time.
 _SHORT = ("protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "parity")
-# Directories whose tests of a real model one worker does: they share its engines and what it says in plain steps.
-_TOGETHER = ("exactness",)
+# One worker does these: they share a real model's engines and what it says in plain steps.
+_TOGETHER = {f"tests/exactness/test_{name}.py" for name in ("trees", "chains", "kept_kv", "transformers")}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,11 +58,23 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, as `--dist loadfile` does, but those of `_TOGETHER` at once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "together" if file in _TOGETHER else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """List tests that need a GPU as not run where there is none, and run those with a real model last.
 
-    Where workers share the files, each is done whole by one of them (`--dist loadgroup`); there, what takes long comes
-    first and what is short comes last.
+    Where workers share the files, what takes long comes first and what is short comes last.
     """
     if not is_gpu_here():
         for item in items:
@@ -70,9 +82,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))
     items.sort(key=_has_model)
     if hasattr(config, "workerinput"):
-        for item in items:
-            together = _has_model(item) and _part(item) in _TOGETHER
-            item.add_marker(pytest.mark.xdist_group(_part(item) if together else item.location[0]))
         items.sort(key=lambda item: (_part(item) in _SHORT, not _has_model(item)))
 
 
