@@ -112,7 +112,7 @@ def key_of(*options: object) -> str:
 
 def tiny_copy(place: Path, name: str, load: Callable[[Path], Made], make: Callable[[Path], object]) -> Made:
     """A copy at `place`, for this process alone, of what `make` writes into the directory that it is given: once."""
-    kept = place_of(f"{name}-{_digest_of(TINY_SOURCES)}")
+    kept = place_of(f"{name}-{digest_of(TINY_SOURCES)}")
 
     def made() -> Made:
         if kept.exists():
@@ -159,11 +159,12 @@ def _digest(file: Path) -> str:
 
 @functools.cache
 def _state_of_the_sources() -> str:
-    return _digest_of(tuple(sources()), LIBRARIES)
+    return digest_of(tuple(sources()), LIBRARIES)
 
 
 @functools.cache
-def _digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
+def digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
+    """A name for what these files and the installed versions of these libraries decide."""
     digest = hashlib.sha256()
     for library in libraries:
         digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
@@ -174,16 +175,22 @@ def _digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
 
 def sources() -> list[Path]:
     """The files that decide what is exported."""
+    found = imported_by(*EXPORTERS)
+    places = [[ROOT / place for place in places] for places in (SOURCES, ON_GPUS)]
+    ours, on_gpus = ({file for place in each for file in found if file.is_relative_to(place)} for each in places)
+    return sorted(ours - on_gpus)
+
+
+def imported_by(*modules: str) -> set[Path]:
+    """Files of these modules, and of those of ours that they import at whatever depth, also in functions."""
     found: set[Path] = set()
-    todo = list(EXPORTERS)
+    todo = list(modules)
     while todo:
         file = file_of(todo.pop())
         if file is not None and file not in found:
             found.add(file)
             todo += _imported(file)
-    places = [[ROOT / place for place in places] for places in (SOURCES, ON_GPUS)]
-    ours, on_gpus = ({file for place in each for file in found if file.is_relative_to(place)} for each in places)
-    return sorted(ours - on_gpus)
+    return found
 
 
 def _imported(file: Path) -> list[str]:
