@@ -23,35 +23,52 @@ SAME_ON_EVERY_PYTHON=(tests/speculation/test_exactness.py tests/speculation/test
     tests/jetson/test_measured_drafts.py tests/jetson/test_never_slower.py tests/jetson/test_pass_times.py
     tests/jetson/test_patience.py tests/jetson/test_payoff.py tests/jetson/test_prefill.py)
 
-# Run the tests on each of $OTHER_PYTHONS (names or paths) that is not the Python of .venv. One that is not there, or for
-# which nothing can be installed, is said to be not run; a test that fails ends it all.
-test_other_pythons() {
-    local name version index ready=() running=()
-    for name in $OTHER_PYTHONS; do
-        if version=$(prepare_other "$name"); then
-            [ -z "$version" ] || ready+=("$version") # none: it is the Python of .venv, on which the whole suite runs
-        fi
-    done
+# Of each environment that is ready: its version, and the tests that run there, by their process.
+ready=()
+running=()
+
+# Begin the tests on each of $OTHER_PYTHONS (names or paths) that is not the Python of .venv. One that is not there, or for
+# which nothing can be installed, is said to be not run.
+start_other_pythons() {
+    prepare_others
     if [ ${#ready[@]} -eq 0 ]; then
         return
     fi
     export TINY_BUNDLES=$PWD/.cache/tiny-bundles
     step "$VENV/bin/python" -m tests.support.tiny_bundles "$TINY_BUNDLES"
-    local logs=() log failed=0
+    local version
     for version in "${ready[@]}"; do
-        log=$PYTHONS_PLACE/$version.log
-        logs+=("$log")
-        "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" \
-            "${SAME_ON_EVERY_PYTHON[@]/#/--ignore=}" "${CORE_AND_TARGET[@]}" >"$log" 2>&1 &
+        OMP_NUM_THREADS=1 "$PYTHONS_PLACE/$version/bin/python" -m pytest --quiet -m "not model and not export" \
+            "${SAME_ON_EVERY_PYTHON[@]/#/--ignore=}" "${CORE_AND_TARGET[@]}" >"$PYTHONS_PLACE/$version.log" 2>&1 &
         running+=($!)
     done
-    # Side by side: most of these tests wait for each other's processes more than they compute.
+}
+
+# Wait for them and show what they said; false where one failed.
+finish_other_pythons() {
+    local index failed=0
     for index in "${!ready[@]}"; do
         wait "${running[$index]}" || failed=1
         echo "== core and target on Python ${ready[$index]}"
-        cat "${logs[$index]}"
+        cat "$PYTHONS_PLACE/${ready[$index]}.log"
     done
     return "$failed"
+}
+
+# Make their environments side by side: that is downloading and unpacking.
+prepare_others() {
+    local name version index preparing=() said=()
+    mkdir -p "$PYTHONS_PLACE"
+    for name in $OTHER_PYTHONS; do
+        said+=("$PYTHONS_PLACE/${#said[@]}.version")
+        prepare_other "$name" >"${said[-1]}" &
+        preparing+=($!)
+    done
+    for index in "${!said[@]}"; do
+        wait "${preparing[$index]}" || continue
+        version=$(cat "${said[$index]}")
+        [ -z "$version" ] || ready+=("$version") # none: it is the Python of .venv, on which the whole suite runs
+    done
 }
 
 # Make the environment of the Python $1 and print its version, which is the environment's name.
