@@ -39,7 +39,9 @@ SOURCES = (
     "starsd_edge/bundles/fingerprints.py",
 )
 # Imported where there is a GPU only, so not by an export here.
-ON_GPUS = ("starsd_edge/runtime/tensorrt", "starsd_edge/runtime/onnx_cuda_engine.py")
+ON_GPUS = tuple(
+    f"starsd_edge/runtime/{name}" for name in ("tensorrt", "cuda.py", "cuda_caches.py", "onnx_cuda_engine.py")
+)
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 # What decides the tiny checkpoints and heads that tests export.
 TINY_SOURCES = tuple(
