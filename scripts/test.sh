@@ -32,6 +32,8 @@ cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))
 export OMP_NUM_THREADS=$workers OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false
 export HF_HUB_OFFLINE=1 # nothing here asks a model hub for anything
+# Some hundred processes start in the tests, and each would compile our modules anew.
+unset PYTHONDONTWRITEBYTECODE
 
 step() {
     echo "== $*"
@@ -41,7 +43,8 @@ step() {
 # shellcheck disable=SC2031 # set in a subshell for other Pythons only
 bin=$VENV/bin
 if [ "${1-}" = --pythons ]; then
-    test_other_pythons
+    start_other_pythons
+    finish_other_pythons
     exit
 fi
 step "$bin/ruff" check .
@@ -54,14 +57,17 @@ if [ "${1-}" = --quick ]; then
     echo "The quick checks passed in $((SECONDS - started)) s."
     exit
 fi
-if [ $# -eq 0 ]; then
-    test_other_pythons
-fi
 echo "The tests fetch the default model once (93 MB, into the starsd-edge cache) and export it into .cache/."
 if [ $# -eq 0 ]; then
-    # Files side by side, each worker with one thread: many tests wait more than they compute. In the order of
-    # tests/conftest.py (short files last) and not by the number of tests: else one worker ends long before the other.
-    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadfile --no-loadscope-reorder
+    # Files side by side, each worker with one thread: many tests wait more than they compute. In the groups and the order
+    # of tests/conftest.py and not by the number of tests: else one worker ends long before the other.
+    # The other Pythons beside them, so that no core is idle while tests wait for each other's processes.
+    failed=0
+    start_other_pythons
+    OMP_NUM_THREADS=1 step "$bin/python" -m pytest --numprocesses "$workers" --dist loadfile --no-loadscope-reorder ||
+        failed=1
+    finish_other_pythons || failed=1
+    [ "$failed" -eq 0 ]
 else
     step "$bin/python" -m pytest "$@"
 fi

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,7 +31,9 @@ _OF_TERMINALS = (
     *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"),
 )
 # Their files take seconds. Workers side by side do them last, so that all end at about the same time.
-_SHORT = ("speculation", "protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "heads", "parity")
+_SHORT = ("protocol", "text", "planning", "monitor", "telemetry", "device", "doctor", "parity")
+# One worker does these: they share a real model's engines and what it says in plain steps.
+_TOGETHER = {f"tests/exactness/test_{name}.py" for name in ("trees", "chains", "kept_kv", "transformers")}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,19 +58,48 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, as `--dist loadfile` does, but those of `_TOGETHER` at once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "together" if file in _TOGETHER else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """List tests that need a GPU as not run where there is none, and run those with a real model last.
 
-    Where workers share the files (each is done whole by one of them), only short files come after those.
+    Where workers share the files, what takes long comes first and what is short comes last.
     """
     if not is_gpu_here():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))
-    items.sort(key=lambda item: item.get_closest_marker("model") is not None)
+    items.sort(key=_has_model)
     if hasattr(config, "workerinput"):
-        tests = Path(__file__).parent
-        items.sort(key=lambda item: item.path.relative_to(tests).parts[0] in _SHORT)
+        items.sort(key=lambda item: (_part(item) in _SHORT, not _has_model(item)))
+
+
+def _has_model(item: pytest.Item) -> bool:
+    return item.get_closest_marker("model") is not None
+
+
+def _part(item: pytest.Item) -> str:
+    """The directory of tests."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test's own, not made yet."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv(CACHE_VARIABLE, str(directory))
+    return directory
 
 
 @pytest.fixture(scope="session")

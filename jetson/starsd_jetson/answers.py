@@ -51,9 +51,7 @@ class Request:
                 "lower --min-tokens or raise --max-tokens"
             )
         if self.grammar is not None and self.ignore_eos:
-            raise UsageError(
-                "an answer held to a grammar ends with it: do not ignore the end of sequence"
-            )
+            raise UsageError("an answer held to a grammar ends with it: do not ignore the end of sequence")
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ def test_without_a_trace_the_command_that_records_one_is_named(
 ) -> None:
     bundle = write_bundle(tmp_path / "letters")
     line = CommandLine(capfd).refused("bench", "star", bundle, "--output", tmp_path / "out")
+    assert str(cache) in line
     assert "letters.npz" in line
     assert "starsd-edge bench trace" in line
 

@@ -13,10 +13,10 @@ from tests.support.small_bundle import write_small_bundle
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("STARSD_CACHE", str(tmp_path / "cache"))
+def cache(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same where nothing beside it has a bundle's name."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "cache"
+    return cache
 
 
 def test_the_variables_are_asked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

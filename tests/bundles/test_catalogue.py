@@ -65,13 +65,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("STARSD_CACHE", str(directory))
-    return directory
-
-
-@pytest.fixture
 def entry(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> CatalogueEntry:
     entry = entry_for(write_wheel(index))
     monkeypatch.setitem(CATALOGUE, "tiny", entry)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from starsd_edge.bundles.bundle import Bundle
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.export
@@ -68,15 +69,14 @@ def files_below(directory: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tiny_bundles: dict[str, Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tiny checkpoint in both layouts and its bundle."""
-    from starsd_export.pipeline import export_bundle
     from tests.support.tiny_llama import write_gguf, write_safetensors
 
     place = tmp_path_factory.mktemp("tiny")
     write_safetensors(place / "tiny")
     write_gguf(place / "tiny.gguf")
-    export_bundle(place / "tiny", place / "bundle")
+    shutil.copytree(tiny_bundles["fp32"].path, place / "bundle")
     return place
 
 

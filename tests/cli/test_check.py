@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("onnx", reason="needs onnx")
 
-from starsd_edge.bundles.bundle import Bundle
+from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.engine_manifest import EngineHost, EngineLimits, platform_name
 from starsd_edge.bundles.fingerprints import tokenizer_fingerprint
 from starsd_edge.errors import EngineError
@@ -23,6 +23,7 @@ from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.tensorrt import opening
 from starsd_export.pipeline import ExportOptions, export_bundle
 from starsd_export.tensorrt_graph import TensorrtOptions
+from tests.support.bundle_store import key_of, tiny_copy
 from tests.support.command_line import CommandLine, Ended
 from tests.support.planted_faults import (
     PLAN,
@@ -66,7 +67,12 @@ def bundles(
     checkpoint: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Bundle]:
-    int4 = export_bundle(checkpoint, tmp_path_factory.mktemp("int4") / "int4-inplace", INT4_INPLACE)
+    int4 = tiny_copy(
+        tmp_path_factory.mktemp("int4") / "int4-inplace",
+        f"tiny-int4-inplace-{key_of(INT4_INPLACE)}",
+        load_bundle,
+        lambda made: export_bundle(checkpoint, made, INT4_INPLACE),
+    )
     half = {"fp16": tiny_tensorrt["append"], "fp16-inplace": tiny_tensorrt["inplace"]}
     return tiny_bundles | half | {"int4-inplace": int4}
 

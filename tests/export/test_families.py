@@ -15,9 +15,9 @@ from starsd_edge.runtime.engine import Engine, causal_mask
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.sampling import Sampler, SamplingParams
 from starsd_edge.speculation.tree import ROOT, DraftTree
-from starsd_export.pipeline import ExportOptions, export_bundle
+from starsd_export.pipeline import ExportOptions
 from tests.support.small_tokenizers import byte_level
-from tests.support.tiny_families import FAR, VARIANTS, tiny_family, write_family
+from tests.support.tiny_families import FAR, VARIANTS, exported_family, tiny_family
 
 FLOAT32 = ExportOptions(kv_dtype="float32")
 BOUND = 1e-4
@@ -31,7 +31,7 @@ class Exported:
 
     def __init__(self, name: str, root: Path) -> None:
         changes = VARIANTS[name]
-        self.bundle: Bundle = export_bundle(write_family(root / "checkpoint", **changes), root / "bundle", FLOAT32)
+        self.bundle: Bundle = exported_family(root, name, FLOAT32)
         self.engine: Engine = open_engine(self.bundle, threads=1)
         self.stock: PreTrainedModel = tiny_family(**changes)
 

@@ -16,9 +16,9 @@ from starsd_edge.runtime.loading import open_engine
 from starsd_edge.runtime.onnx_engine import InplaceSequence, OnnxInplaceEngine
 from starsd_edge.runtime.tensorrt.plan import require_agreement
 from starsd_export.engines.engine_export import EngineOptions, export_engine
-from starsd_export.pipeline import ExportOptions, export_bundle
+from starsd_export.pipeline import ExportOptions
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
-from tests.support.tiny_families import VARIANTS, write_family
+from tests.support.tiny_families import exported_family
 
 CONTEXT = 192
 CAPACITY = CONTEXT + 64
@@ -28,9 +28,8 @@ IDS = [5, 9, 17, 3, 11, 20, 7, 2]
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     place = tmp_path_factory.mktemp("inplace")
-    checkpoint = write_family(place / "checkpoint", **VARIANTS["llama"], num_hidden_layers=1)
     options = ExportOptions("fp16", tensorrt=TensorrtOptions(kv_strategy="inplace", context=CONTEXT))
-    return export_bundle(checkpoint, place / "bundle", options)
+    return exported_family(place, "llama", options, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="module")

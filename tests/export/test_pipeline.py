@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import psutil
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 import starsd_export.checkpoint as checkpoints
 import starsd_export.pipeline as pipeline
@@ -36,6 +38,30 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_safetensors(tmp_path_factory.mktemp("checkpoint") / "tiny")
 
 
+class TracedOnce:
+    """`pipeline.trace` of the tiny checkpoint alone, which has the same weights wherever it lies."""
+
+    def __init__(self) -> None:
+        self._trace = pipeline.trace
+        self._traced: dict[str, onnx_ir.Model] = {}
+
+    def __call__(self, model: PreTrainedModel, kv_dtype: str, fused: None) -> onnx_ir.Model:
+        if kv_dtype not in self._traced:
+            self._traced[kv_dtype] = self._trace(model, kv_dtype, fused)
+        return self._traced[kv_dtype].clone()
+
+
+@pytest.fixture(scope="module")
+def trace() -> TracedOnce:
+    return TracedOnce()
+
+
+@pytest.fixture
+def traced_once(trace: TracedOnce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is done with a graph of the tiny checkpoint."""
+    monkeypatch.setattr(pipeline, "trace", trace)
+
+
 @dataclass(frozen=True)
 class Exports:
     """The tiny checkpoint's bundles, each kind exported once; tests that read them do not alter them.
@@ -46,6 +72,7 @@ class Exports:
 
     checkpoint: Path
     place: Path
+    trace: TracedOnce
     steps: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, weights: str = "fp32", kv_dtype: str = "float16") -> Bundle:
@@ -53,14 +80,16 @@ class Exports:
         if name not in self.steps:
             steps: list[str] = []
             options = ExportOptions(weights, kv_dtype, name=name)
-            export_bundle(self.checkpoint, self.place / name, options, steps.append)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(pipeline, "trace", self.trace)
+                export_bundle(self.checkpoint, self.place / name, options, steps.append)
             self.steps[name] = steps
         return load_bundle(self.place / name)
 
 
 @pytest.fixture(scope="module")
-def exports(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Exports:
-    return Exports(checkpoint, tmp_path_factory.mktemp("exports"))
+def exports(checkpoint: Path, trace: TracedOnce, tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    return Exports(checkpoint, tmp_path_factory.mktemp("exports"), trace)
 
 
 def logits(directory: Path) -> np.ndarray:
@@ -184,6 +213,7 @@ def test_gguf_and_safetensors_of_one_model_give_the_same_logits_and_tokenizer(ex
     assert prints[0].source_fp != prints[1].source_fp
 
 
+@pytest.mark.usefixtures("traced_once")
 def test_every_export_of_one_checkpoint_has_its_source_fingerprint(exports: Exports, tmp_path: Path) -> None:
     shutil.copytree(exports.checkpoint, tmp_path / "copy")
     copied = export_bundle(tmp_path / "copy", tmp_path / "bundle")
@@ -193,6 +223,7 @@ def test_every_export_of_one_checkpoint_has_its_source_fingerprint(exports: Expo
     assert open_checkpoint(tmp_path / "other").source_fp != bundles[0].manifest.fingerprints.source_fp
 
 
+@pytest.mark.usefixtures("traced_once")
 def test_a_graph_that_computes_something_else_is_not_let_out(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +246,7 @@ def test_a_graph_that_computes_something_else_is_not_let_out(
     assert nothing_left(target.parent)
 
 
+@pytest.mark.usefixtures("traced_once")
 def test_an_existing_bundle_outlives_a_failed_export(
     exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +274,7 @@ def test_a_directory_that_holds_no_bundle_is_never_replaced(checkpoint: Path, tm
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == before
 
 
+@pytest.mark.usefixtures("traced_once")
 def test_the_current_directory_can_become_a_bundle(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ from starsd_export.quantising.storing import WritingRules
 from starsd_export.tensorrt_graph import PARITY_BOUND, TensorrtOptions
 from tests.support.public_heads import write_head
 from tests.support.tiny_eagle3 import GUESSES, LAYERS, WIDTH, config, random_tensors
-from tests.support.tiny_families import VARIANTS, write_family
+from tests.support.tiny_families import VARIANTS, exported_family, write_family
 from tests.support.tiny_llama import write_safetensors
 
 HALF, SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
@@ -60,11 +60,10 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bund
 
 
 def made_bundles(place: Path) -> dict[str, Bundle]:
-    made = {}
-    for name, (family, changes, options) in KINDS.items():
-        checkpoint = write_family(place / f"checkpoint-{name}", **VARIANTS[family], **changes)
-        made[name] = export_bundle(checkpoint, place / name, options)
-    return made
+    return {
+        name: exported_family(place / name, family, options, **changes)
+        for name, (family, changes, options) in KINDS.items()
+    }
 
 
 def typed_graph(bundle: Bundle) -> onnx.ModelProto:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from starsd_edge.errors import BundleError
 from tests.support import bundle_store
-from tests.support.bundle_store import made_once, tiny_copy, what_runs
+from tests.support.bundle_store import EXPORTERS, ROOT, SOURCES, file_of, made_once, sources, tiny_copy, what_runs
 
 
 def written(place: Path, **files: str) -> Path:
@@ -31,6 +33,24 @@ def test_comments_docstrings_and_layout_make_no_other_state() -> None:
     assert what_runs(plain) == what_runs('"""M."""\n# why\ndef f( a ):\n    """D."""\n    return (a + 1)  # b\n')
     assert what_runs(plain) != what_runs(plain.replace("1", "2"))
     assert what_runs('def f():\n    return "text"\n') != what_runs('def f():\n    return "other"\n')
+
+
+def test_the_state_is_of_what_exports_and_of_no_other_module() -> None:
+    names = {str(file.relative_to(ROOT)) for file in sources()}
+    assert {f"export/starsd_export/{name}.py" for name in ("graph", "pipeline", "quantising/own_text")} <= names
+    assert "starsd_edge/runtime/onnx_engine.py" in names, "imported in a function, to judge a graph"
+    assert not [name for name in names if "/engines/" in name or "/training/loop" in name or "tensorrt/" in name]
+
+
+@pytest.mark.export
+def test_the_state_is_of_all_that_exporters_load() -> None:
+    script = f"import {', '.join(EXPORTERS)}, sys; print(*(each for each in sys.modules if each.startswith('starsd_')))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    printed = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True).stdout
+    loaded = {file for module in printed.decode().split() if (file := file_of(module))}
+    ours = {file for place in SOURCES for file in loaded if file.is_relative_to(ROOT / place)}
+    assert len(ours) > 40
+    assert {file for file in ours if file.name != "__init__.py"} <= set(sources())
 
 
 def test_a_new_state_takes_room_for_what_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 import starsd_edge
 from starsd_edge.errors import EXTRA_OF
+from tests.support.bundle_store import used_now
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"starsd_edge", "starsd_export", "starsd_server", "starsd_jetson"}
@@ -51,10 +52,11 @@ def wheel(built: Path) -> Path:
 def fresh_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment that holds the wheel's base install and nothing else."""
     place = tmp_path_factory.mktemp("fresh")
-    run_checked([sys.executable, "-m", "venv", "venv"], place)
+    run_checked([sys.executable, "-m", "venv", "--without-pip", "venv"], place)  # a pip of its own would take longest
     python = place / "venv" / "bin" / "python"
     parcels = _parcels_for(wheel)
-    offline = [python, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", parcels, wheel]
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    offline = [*install, "--no-index", "--find-links", parcels, wheel]
     if run(offline, place).returncode != 0:  # the first time; afterwards no network is needed
         fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", parcels, wheel]
         run_checked(fetch, place)
@@ -65,7 +67,7 @@ def fresh_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _parcels_for(wheel: Path) -> Path:
     """Where the wheels of the base install are kept between runs: a directory for each set of requirements."""
     key = hashlib.sha256("\n".join([sys.version, *sorted(_requirements(wheel))]).encode()).hexdigest()[:16]
-    return ROOT / ".cache" / "test-parcels" / key
+    return used_now(ROOT / ".cache" / "test-parcels" / key)
 
 
 def _requirements(wheel: Path) -> list[str]:

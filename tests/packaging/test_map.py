@@ -21,6 +21,14 @@ def test_every_file_and_folder_that_the_map_names_is_there() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_every_test_that_a_script_names_is_there() -> None:
+    """Pytest says nothing of a file that it is to leave out and that has another name now."""
+    text = "".join((ROOT / "scripts" / name).read_text() for name in ("test.sh", "pythons.sh"))
+    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", text))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_the_table_of_folders_has_every_part_of_the_product() -> None:
     core = {f"starsd_edge/{folder.parent.name}" for folder in (ROOT / "starsd_edge").glob("*/__init__.py")}
     places = {str(folder.parent.relative_to(ROOT)) for folder in ROOT.glob("*/starsd_*/__init__.py")}

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / ".cache" / "test-bundles"
-# What decides the bytes of a bundle and whether it passes the parity gate.
+# Where that lies which decides the bytes of a bundle and whether it passes the parity gate: of these folders, what the
+# exporters import, at whatever depth.
+EXPORTERS = ("starsd_export.pipeline", "starsd_export.draft_heads.bundle")
 SOURCES = (
     "export/starsd_export",
     "starsd_edge/runtime",
@@ -36,16 +38,19 @@ SOURCES = (
     "starsd_edge/bundles/manifest.py",
     "starsd_edge/bundles/fingerprints.py",
 )
+# Imported where there is a GPU only, so not by an export here.
+ON_GPUS = tuple(
+    f"starsd_edge/runtime/{name}" for name in ("tensorrt", "cuda.py", "cuda_caches.py", "onnx_cuda_engine.py")
+)
 LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 # What decides the tiny checkpoints and heads that tests export.
 TINY_SOURCES = tuple(
     ROOT / "tests/support" / f"{name}.py"
     for name in (
-        *("tiny_bundles", "tiny_tensorrt", "tiny_eagle3"),
+        *("tiny_bundles", "tiny_tensorrt", "tiny_eagle3", "tiny_families"),
         *("tiny_llama", "small_tokenizers", "public_heads", "reference_heads"),
     )
 )
-_STATES_KEPT = 1  # earlier states of the sources; each may take a gigabyte
 
 
 def exported(model_file: Path, weights: str) -> Bundle:
@@ -76,10 +81,17 @@ def shipped_head() -> EagleDrafter:
 
 def place_of(name: str) -> Path:
     """Where a bundle of this name lies that the sources as they are make. Of earlier states few are kept."""
-    state = STORE / _state_of_the_sources()
-    if not state.is_dir():
-        _forget_old_states()
-    return state / name
+    return used_now(STORE / _state_of_the_sources()) / name
+
+
+def used_now(state: Path) -> Path:
+    """This directory, which others lie beside that are for other states: of those, the one used last is kept."""
+    if state.is_dir():
+        os.utime(state)
+    others = sorted((other for other in state.parent.glob("*/") if other != state), key=lambda it: it.stat().st_mtime)
+    for old in others[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
+    return state
 
 
 def made_once(place: Path, load: Callable[[Path], Made], make: Callable[[], Made]) -> Made:
@@ -95,9 +107,14 @@ def made_once(place: Path, load: Callable[[Path], Made], make: Callable[[], Made
         return made
 
 
+def key_of(*options: object) -> str:
+    """A part of a name for what is made with these options: a short hash of how they are written."""
+    return hashlib.sha256(repr(options).encode()).hexdigest()[:8]
+
+
 def tiny_copy(place: Path, name: str, load: Callable[[Path], Made], make: Callable[[Path], object]) -> Made:
     """A copy at `place`, for this process alone, of what `make` writes into the directory that it is given: once."""
-    kept = place_of(f"{name}-{_digest_of(TINY_SOURCES)}")
+    kept = place_of(f"{name}-{digest_of(TINY_SOURCES)}")
 
     def made() -> Made:
         if kept.exists():
@@ -144,11 +161,12 @@ def _digest(file: Path) -> str:
 
 @functools.cache
 def _state_of_the_sources() -> str:
-    return _digest_of(tuple(_files()), LIBRARIES)
+    return digest_of(tuple(sources()), LIBRARIES)
 
 
 @functools.cache
-def _digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
+def digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
+    """A name for what these files and the installed versions of these libraries decide."""
     digest = hashlib.sha256()
     for library in libraries:
         digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
@@ -157,12 +175,40 @@ def _digest_of(files: tuple[Path, ...], libraries: tuple[str, ...] = ()) -> str:
     return digest.hexdigest()[:16]
 
 
-def _files() -> list[Path]:
-    found = [ROOT / source for source in SOURCES]
-    return [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
+def sources() -> list[Path]:
+    """The files that decide what is exported."""
+    found = imported_by(*EXPORTERS)
+    places = [[ROOT / place for place in places] for places in (SOURCES, ON_GPUS)]
+    ours, on_gpus = ({file for place in each for file in found if file.is_relative_to(place)} for each in places)
+    return sorted(ours - on_gpus)
 
 
-def _forget_old_states() -> None:
-    states = sorted(STORE.glob("*/"), key=lambda state: state.stat().st_mtime)
-    for state in states[:-_STATES_KEPT]:
-        shutil.rmtree(state, ignore_errors=True)
+def imported_by(*modules: str) -> set[Path]:
+    """Files of these modules, and of those of ours that they import at whatever depth, also in functions."""
+    found: set[Path] = set()
+    todo = list(modules)
+    while todo:
+        file = file_of(todo.pop())
+        if file is not None and file not in found:
+            found.add(file)
+            todo += _imported(file)
+    return found
+
+
+def _imported(file: Path) -> list[str]:
+    """Names of modules, and of what may be one, that it imports anywhere."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+    return names
+
+
+def file_of(module: str) -> Path | None:
+    """Where it lies, None for what is no module of ours."""
+    if not module.startswith("starsd_"):
+        return None
+    place = ROOT / ("export" if module.startswith("starsd_export") else "") / module.replace(".", "/")
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)

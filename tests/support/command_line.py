@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import pwd
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from starsd_edge.cli.main import run
+from starsd_edge.cli import main
 
 _PLACES = ("HOME", "STARSD_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+
+
+_build_app = main.build_app
+
+
+@functools.cache
+def program() -> Any:
+    """The application, put together once: that takes longer than most commands."""
+    return get_command(_build_app())
 
 
 def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +52,10 @@ class CommandLine:
 
     def __call__(self, *arguments: object) -> Ended:
         self._capture.readouterr()
-        code = run([str(argument) for argument in arguments])
+        with pytest.MonkeyPatch.context() as patch:
+            if main.build_app is _build_app:  # a test may have put another in its place
+                patch.setattr(main, "build_app", program)
+            code = main.run([str(argument) for argument in arguments])
         captured = self._capture.readouterr()
         return Ended(code, captured.out, captured.err)
 

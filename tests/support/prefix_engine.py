@@ -10,6 +10,7 @@ depends on the whole prefix (repetitions break off, and a wrong commit anywhere 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
@@ -98,11 +99,8 @@ class PrefixEngine:
 
     def prefix_logits(self, prefix: ListLike[int]) -> npt.NDArray[np.float32]:
         """float32 [V]: what follows this text. A new array each time."""
-        order = _uniforms(_digest(self._seed, prefix[-1:]), self.spec.vocab_size)
-        order[prefix[-1:]] = order.min()  # no token follows itself by habit: texts would get stuck on it
-        whole = _uniforms(_digest(self._seed + 1, prefix), self.spec.vocab_size)
-        # -log(-log(u)) is a Gumbel number: a few tokens stand out, as in a real model.
-        logits = self._order_weight * -np.log(-np.log(order)) + self._prefix_weight * -np.log(-np.log(whole))
+        weights = self._order_weight, self._prefix_weight
+        logits = _logits(self._seed, self.spec.vocab_size, weights, tuple(prefix)).copy()
         eos_id, eos_bonus = self._eos
         if eos_id is not None:
             logits[eos_id] += eos_bonus
@@ -181,15 +179,34 @@ class PrefixEngine:
     ) -> None:
         if not tree_mask.diagonal().all() or np.triu(tree_mask, 1).any():
             raise EngineError("every row must see itself and none that stand after it")
-        for row, seen in enumerate(tree_mask):
-            if any((tree_mask[column] & ~seen).any() for column in np.flatnonzero(seen)):
-                raise EngineError(f"row {row} sees a row without seeing all of that row's ancestors")
+        seen_by_seen = tree_mask.astype(np.float32) @ tree_mask.astype(np.float32) > 0
+        if (seen_by_seen & ~tree_mask).any():
+            row = int((seen_by_seen & ~tree_mask).any(axis=1).argmax())
+            raise EngineError(f"row {row} sees a row without seeing all of that row's ancestors")
         if self._gaps and (np.diff(positions) > 1).all():
             return
         if not np.array_equal(positions, seq.length + tree_mask.sum(axis=1) - 1):
             raise EngineError(f"positions {positions.tolist()} do not fit the mask on {seq.length} committed rows")
         if positions.max() >= self.spec.max_context:
             raise EngineError(f"position {positions.max()} lies beyond the context of {self.spec.max_context}")
+
+
+@functools.lru_cache(maxsize=8192)  # one text is decoded again and again, with other drafts
+def _logits(
+    seed: int, vocab_size: int, weights: tuple[float, float], prefix: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    # -log(-log(u)) is a Gumbel number: a few tokens stand out, as in a real model.
+    whole = -np.log(-np.log(_uniforms(_digest(seed + 1, prefix), vocab_size)))
+    return weights[0] * _habits(seed, vocab_size, prefix[-1:]) + weights[1] * whole
+
+
+@functools.lru_cache(maxsize=8192)
+def _habits(seed: int, vocab_size: int, last: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """The part that depends on the last token."""
+    order = _uniforms(_digest(seed, last), vocab_size)
+    order[list(last)] = order.min()  # no token follows itself by habit: texts would get stuck on it
+    gumbel: npt.NDArray[np.float64] = -np.log(-np.log(order))
+    return gumbel
 
 
 def _digest(seed: int, tokens: ListLike[int]) -> int:

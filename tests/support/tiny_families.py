@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_export.pipeline import ExportOptions, export_bundle
+from tests.support.bundle_store import key_of, tiny_copy
 from tests.support.small_tokenizers import byte_level
 
 CONTEXT = 1024
@@ -95,3 +98,13 @@ def write_family(directory: Path, seed: int = 0, shard_size: str = "5GB", **chan
     tiny_family(seed, **changes).save_pretrained(directory, max_shard_size=shard_size)
     (directory / "tokenizer.json").write_text(byte_level().to_str(), encoding="utf-8")
     return directory
+
+
+def exported_family(place: Path, family: str, options: ExportOptions, **changes: Any) -> Bundle:
+    """The bundle of this one of `VARIANTS`, in the directory; see `tests.support.bundle_store.tiny_copy`."""
+
+    def export(made: Path) -> None:
+        export_bundle(write_family(place / "checkpoint", **VARIANTS[family], **changes), made, options)
+
+    name = f"tiny-{family}-{key_of(VARIANTS[family], changes, options)}"
+    return tiny_copy(place / "bundle", name, load_bundle, export)

@@ -9,16 +9,14 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from typer.main import get_command
-
 from starsd_edge.cli import config, options
 from starsd_edge.cli.commands import Settings
-from starsd_edge.cli.main import PROGRAM, build_app
+from starsd_edge.cli.main import PROGRAM
+from tests.support.command_line import program
 
 _ENDS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "2>", "<"})
 
@@ -44,11 +42,6 @@ class _ReadError(BaseException):
         self.read = read
 
 
-@cache
-def _program() -> Any:
-    return get_command(build_app())
-
-
 # Read before it is replaced for a moment: a module that is first imported meanwhile would keep the replacement.
 _assemble = config.assemble
 
@@ -66,7 +59,7 @@ def read_command(arguments: Sequence[str]) -> Any:
 
     with patch.object(options, "assemble", stop):
         try:
-            _program()(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=Settings())
+            program()(list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=Settings())
         except _ReadError as stopped:
             return stopped.read
     return None
