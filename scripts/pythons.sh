@@ -19,9 +19,9 @@ CORE_AND_TARGET=(tests/speculation tests/protocol tests/text tests/bundles tests
 SAME_ON_EVERY_PYTHON=(tests/speculation/test_exactness.py tests/speculation/test_tree.py
     tests/protocol/test_lossy_network.py tests/protocol/test_fuzz.py tests/text/test_stream.py
     tests/monitor/test_model.py tests/monitor/test_frame.py tests/cli/test_plan.py
-    tests/jetson/test_decoder.py tests/jetson/test_foresight.py tests/jetson/test_kept_sequence.py
-    tests/jetson/test_measured_drafts.py tests/jetson/test_never_slower.py tests/jetson/test_pass_times.py
-    tests/jetson/test_patience.py tests/jetson/test_payoff.py tests/jetson/test_prefill.py)
+    tests/jetson/test_decoder.py tests/jetson/test_draft_size.py tests/jetson/test_kept_sequence.py
+    tests/jetson/test_measured_drafts.py tests/jetson/test_never_slower.py tests/jetson/test_prefill.py
+    tests/jetson/test_wait_policy.py)
 
 # Of each environment that is ready: its version, and the tests that run there, by their process.
 ready=()

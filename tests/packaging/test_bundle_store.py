@@ -37,7 +37,7 @@ def test_comments_docstrings_and_layout_make_no_other_state() -> None:
 
 def test_the_state_is_of_what_exports_and_of_no_other_module() -> None:
     names = {str(file.relative_to(ROOT)) for file in sources()}
-    assert {f"export/starsd_export/{name}.py" for name in ("graph", "pipeline", "quantising/own_text")} <= names
+    assert {f"export/starsd_export/{name}.py" for name in ("graph", "pipeline", "quantising/search")} <= names
     assert "starsd_edge/runtime/onnx_engine.py" in names, "imported in a function, to judge a graph"
     assert not [name for name in names if "/engines/" in name or "/training/loop" in name or "tensorrt/" in name]
 
