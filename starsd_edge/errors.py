@@ -71,6 +71,8 @@ def did_you_mean(name: str, known: Iterable[str], written: Callable[[str], str] 
 EXTRA_OF = {
     "onnxruntime": "cpu",
     "prometheus_client": "server",
+    "starlette": "serve",
+    "uvicorn": "serve",
     "matplotlib": "bench",
     "simpy": "plan",
     "llguidance": "json",

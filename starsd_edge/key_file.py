@@ -1,4 +1,4 @@
-"""The hub's bearer token, read from a file: never from an argument, which other users of the machine can see."""
+"""Bearer tokens, read from a file: never from an argument, which other users of the machine can see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starsd_edge.errors import UsageError
 
-_MAX_BYTES = 4096
+_MAX_BYTES = 64 << 10
 
 
 def read_token(path: Path) -> str:
@@ -17,6 +17,35 @@ def read_token(path: Path) -> str:
     Raises:
         UsageError: the file cannot be read, can be read by others, or does not hold one token.
     """
+    token = _read(path).strip()
+    if not token:
+        raise UsageError(f"token file {path} is empty: make a token with `(umask 077; openssl rand -hex 32 > {path})`")
+    if not _is_token(token):
+        raise UsageError(f"token file {path} must hold one token of printable ASCII without spaces, and nothing else")
+    return token
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """The tokens in a file that only its owner can read, a line each; empty lines and those that begin with # are left
+    out.
+
+    Raises:
+        UsageError: the file cannot be read, can be read by others, or a line of it is no token.
+    """
+    lines = [line.strip() for line in _read(path).split("\n")]
+    tokens = tuple(line for line in lines if line and not line.startswith("#"))
+    if not tokens:
+        raise UsageError(f"token file {path} holds no key: add one with `openssl rand -hex 32 >> {path}`")
+    for token in tokens:
+        if not _is_token(token):
+            raise UsageError(
+                f"line {lines.index(token) + 1} of token file {path} must be one key of printable ASCII without spaces"
+            )
+    return tokens
+
+
+def _read(path: Path) -> str:
+    """The text of a file that only its owner can read; what is no ASCII shows as such."""
     try:
         with path.open("rb") as stream:
             mode = os.fstat(stream.fileno()).st_mode
@@ -25,12 +54,13 @@ def read_token(path: Path) -> str:
         raise UsageError(f"token file {path} cannot be read: {error.strerror}") from None
     if stat.S_IMODE(mode) & _bits_of_others(path):
         raise UsageError(f"token file {path} is open to other users of this machine: chmod 600 {path}")
-    token = data.decode("ascii", errors="replace").strip()
-    if not token:
-        raise UsageError(f"token file {path} is empty: make a token with `(umask 077; openssl rand -hex 32 > {path})`")
-    if len(data) > _MAX_BYTES or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError(f"token file {path} must hold one token of printable ASCII without spaces, and nothing else")
-    return token
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"token file {path} is larger than {_MAX_BYTES} bytes: it must hold tokens, and nothing else")
+    return data.decode("ascii", errors="replace")
+
+
+def _is_token(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def _bits_of_others(path: Path) -> int:

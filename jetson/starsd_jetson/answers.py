@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starsd_edge.errors import UsageError
-from starsd_edge.speculation.sampling import SamplingParams
+from starsd_edge.speculation.sampling import SamplingParams, TokenLogprob
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import RoundStats
 from starsd_edge.text.grammar import Grammar
@@ -30,6 +30,8 @@ class Request:
         ignore_eos: an end-of-sequence token is a token of the answer like any other, and `min_tokens` does not forbid
             it.
         grammar: what the answer may look like; None for any text.
+        logprobs: give the log-probability of every token and of so many of the likeliest; None gives none.
+        shown: special tokens whose text is part of the answer's text; that of others is not.
 
     Raises:
         UsageError: fewer tokens are allowed than are asked for, or an answer with a grammar is not to end with it.
@@ -43,6 +45,8 @@ class Request:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    logprobs: int | None = None
+    shown: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if self.sampling.min_tokens > self.max_tokens:
@@ -77,11 +81,13 @@ class Piece:
             incomplete.
         tokens: ids of the tokens that the round added.
         origins: for each id what drafted it, as in `Span`.
+        logprobs: for each id its log-probability, where the request asks for it.
     """
 
     spans: tuple[Span, ...]
     tokens: tuple[int, ...]
     origins: tuple[str, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starsd_edge.runtime.engine import Engine, Step, causal_mask
-from starsd_edge.speculation.sampling import Choice, Sampler
+from starsd_edge.speculation.sampling import Choice, Sampler, TokenLogprob, token_logprob
 from starsd_edge.speculation.stops import Stopper, StopRules
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.speculation.verify import verify
@@ -148,8 +148,9 @@ class _Answering:
         self.shape = request.shape.clamp(self.spec.max_tree - 1, request.shape.max_depth)
         eos_ids = frozenset[int]() if request.ignore_eos else tokenizer.eos_ids
         self.constraint = None if request.grammar is None else tokenizer.constraint(request.grammar)
+        self.tokenizer_size = tokenizer.size
         self.sampler = Sampler(request.sampling, tokenizer.size, request.prompt, eos_ids, self.constraint)
-        self.stream = TextStream(tokenizer, request.stop, request.sampling.min_tokens)
+        self.stream = TextStream(tokenizer, request.stop, request.sampling.min_tokens, request.shown)
         self.stopper = Stopper(StopRules(eos_ids, request.max_tokens, request.context - len(request.prompt)))
         self.kept = kept
         self.seq = kept.resume(engine, request.prompt, request.context) if kept else engine.open(request.context)
@@ -157,6 +158,8 @@ class _Answering:
         self.finish_reason: str | None = None
         self.tokens: list[int] = []
         self.text: list[str] = []
+        self.logprobs: list[TokenLogprob] = []
+        """Of the tokens chosen and not yet emitted."""
         self.last_origin = NONE
         self.stats = RoundStats()
 
@@ -239,6 +242,14 @@ class _Answering:
         return self.shape.clamp(self.shape.max_nodes, min(self.request.context - base_len - 1, tokens_left - 1))
 
     def _choose(self, step: Step, row: int, position: int, path: Sequence[int] = ()) -> Choice:
+        """The token of a position, and its log-probability where that is asked for."""
+        choice = self._chosen(step, row, position, path)
+        if self.request.logprobs is not None:
+            known = step.logits[row][: self.tokenizer_size]
+            self.logprobs.append(token_logprob(known, choice.token, self.request.logprobs))
+        return choice
+
+    def _chosen(self, step: Step, row: int, position: int, path: Sequence[int]) -> Choice:
         """The token of a position, from no more of the logits than it takes."""
         if step.top is not None:
             choice = self.sampler.choose_from_two(step.top.ids[row], step.top.logits[row], position)
@@ -274,7 +285,8 @@ class _Answering:
                 break
         self.tokens.extend(kept)
         self.sampler.append(kept)
-        return Piece(tuple(spans), tuple(kept), tuple(origins[: len(kept)]))
+        logprobs, self.logprobs = tuple(self.logprobs[: len(kept)]), []
+        return Piece(tuple(spans), tuple(kept), tuple(origins[: len(kept)]), logprobs)
 
     def _deliver(self, piece: Piece) -> None:
         if piece.text or piece.tokens:

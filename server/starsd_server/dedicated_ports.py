@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from websockets.asyncio.server import Server
 
 from starsd_edge.errors import UsageError
+from starsd_edge.listening import is_same_secret
 from starsd_edge.protocol.codes import BUSY
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
 from starsd_server.binding import listen_beside
-from starsd_server.gate import is_same_secret
 
 TICKET_VALID_S = 5.0
 """Seconds from WELCOME in which a ticket must be shown at the target's own port: enough for two round trips and a TCP

@@ -5,15 +5,13 @@ anything for the connection.
 from __future__ import annotations
 
 import hashlib
-import hmac
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 
+from starsd_edge.listening import calls_this_machine, shown_secret
 from starsd_edge.protocol.messages import SUBPROTOCOL, TICKET_HEADER
 from starsd_edge.scheduling.policies import KeyTerms
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
@@ -46,12 +44,8 @@ class TurnedAway:
 
 
 def turn_away(headers: Headers, keys: Sequence[HubKey]) -> TurnedAway | None:
-    """Why a request may not come in; None when it may.
-
-    A hub without a token is one on loopback. There a page in a browser of this machine could reach it under a name of
-    its own that is made to point here (DNS rebinding): then the browser sends no Origin, but its Host is that name.
-    """
-    if not keys and not _calls_this_machine(headers.get_all("Host")):
+    """Why a request may not come in; None when it may. A hub without a token is one on loopback."""
+    if not keys and not calls_this_machine(headers.get_all("Host")):
         return TurnedAway(
             HTTPStatus.MISDIRECTED_REQUEST,
             "a hub without a token answers to localhost, 127.0.0.1 and [::1] only: for another name give it a token",
@@ -76,33 +70,13 @@ def shown_ticket(headers: Headers) -> str:
     return tickets[0].strip() if len(tickets) == 1 else ""
 
 
-def is_same_secret(given: str, secret: str) -> bool:
-    """Comparison in a time that tells nothing of the secret."""
-    return hmac.compare_digest(given.encode(errors="surrogateescape"), secret.encode())
-
-
 def shown_key(headers: Headers, keys: Sequence[HubKey]) -> HubKey | None:
     """The key that a request shows. All are compared, whichever it is."""
-    authorizations = headers.get_all("Authorization")
-    scheme, _, given = authorizations[0].partition(" ") if len(authorizations) == 1 else ("", "", "")
-    shown = [key for key in keys if is_same_secret(given.strip(), key.token)]
-    return shown[0] if shown and scheme.lower() == "bearer" else None
+    number = shown_secret(headers.get_all("Authorization"), [key.token for key in keys])
+    return None if number is None else keys[number]
 
 
 def owner_of(headers: Headers, keys: Sequence[HubKey]) -> str:
     """Name of the key that an admitted request shows; not the key."""
     key = shown_key(headers, keys)
     return "anyone" if key is None else key.owner
-
-
-def _calls_this_machine(hosts: list[str]) -> bool:
-    try:
-        name = urlsplit(f"//{hosts[0]}").hostname if len(hosts) == 1 else None
-    except ValueError:  # an unfinished IPv6 address
-        return False
-    if name in {"localhost", "localhost."}:
-        return True
-    try:
-        return name is not None and ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

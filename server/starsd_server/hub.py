@@ -22,6 +22,7 @@ import msgspec
 
 from starsd_edge import __version__
 from starsd_edge.errors import StarsdError
+from starsd_edge.listening import explain
 from starsd_edge.protocol.codes import CLOSE_NORMAL
 from starsd_edge.protocol.hub_side import (
     AnswerProbe,
@@ -45,7 +46,6 @@ from starsd_edge.protocol.messages import TAG_BYTES
 from starsd_edge.scheduling.scheduler import POLICIES, Scheduler
 from starsd_edge.telemetry.feed import DEGRADED, FAILED, JOINED, LEFT, RECOVERED, REFUSED, RESUMED, TURNED_AWAY, WARM
 from starsd_edge.telemetry.hub_facts import HubFacts
-from starsd_server.binding import explain
 from starsd_server.draft_queue import Absorb, Batch, DraftQueue, QueuedAction, WorkQueue
 from starsd_server.draft_size import ShapeControllers, share
 from starsd_server.drafter_pool import Broken, Done, Drafted, DrafterPool, DraftFailed, Outcome, Warm

@@ -39,6 +39,7 @@ COMMAND_MODULES = (
     "train_draft",
     "run_draft.command",
     "run_target.command",
+    "serve.command",
     "monitor",
     "demo",
     "bench",

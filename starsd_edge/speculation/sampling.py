@@ -116,6 +116,40 @@ class Choice:
     margin: float
 
 
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the model itself found a token, before any option changed its logits.
+
+    Attributes:
+        token: the id.
+        logprob: natural logarithm of its probability.
+        top: the likeliest tokens at this place with theirs, the likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def token_logprob(logits: npt.NDArray[np.float32], token: int, top: int) -> TokenLogprob:
+    """The log-probability of a token by the model's own distribution: the log-softmax of its logits as they are.
+
+    Args:
+        logits: float32 [N], of the ids that the tokenizer knows.
+        top: number of likeliest tokens to name; of equals the lower id comes first.
+    """
+    row = logits.astype(np.float64)
+    highest = row.max()
+    logprobs = row - (highest + np.log(np.exp(row - highest).sum()))
+    top = min(top, len(row))
+    likeliest = np.argpartition(-row, top - 1)[:top] if top else np.empty(0, np.int64)
+    if top:  # a partition takes any of the tokens that are as likely as the last of them
+        least = row[likeliest].min()
+        likeliest = np.concatenate([np.flatnonzero(row > least), np.flatnonzero(row == least)])[:top]
+        likeliest = likeliest[np.lexsort((likeliest, -row[likeliest]))]
+    return TokenLogprob(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in likeliest))
+
+
 Row: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 """Logits of the ids that the tokenizer knows: as the model gave them, or processed."""
 

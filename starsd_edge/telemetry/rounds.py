@@ -132,9 +132,14 @@ class RoundStats:
         return _ratio(self.emitted, self.rounds)
 
     @property
+    def drafted_rounds(self) -> int:
+        """Rounds that verified a draft."""
+        return self.rounds - self.by_origin.get(NONE, 0)
+
+    @property
     def draft_share(self) -> float:
         """Share of the rounds that verified a draft."""
-        return 1 - self.by_origin.get(NONE, 0) / self.rounds if self.rounds else 0.0
+        return _ratio(self.drafted_rounds, self.rounds)
 
     @property
     def survival(self) -> list[float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,6 +41,10 @@ class ChatTemplate:
         special_tokens: variables such as `bos_token`.
         now: the clock behind `strftime_now`.
 
+    Attributes:
+        source: the text.
+        takes_tools: whether it writes out functions that the model may call.
+
     Raises:
         BundleError: the text is not a Jinja template.
     """
@@ -57,12 +61,21 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise BundleError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
         self._special_tokens = dict(special_tokens)
+        self.source = source
+        self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        prompt: bool = True,
+    ) -> str:
         """The prompt for these messages, ending where the assistant's answer begins.
 
         Args:
             messages: each with "role" and "content".
+            tools: functions that the model may call, each as {"type": "function", "function": {...}}.
             prompt: False leaves out the beginning of an answer.
 
         Raises:
@@ -72,7 +85,7 @@ class ChatTemplate:
         left = MAX_RENDERED_CHARACTERS
         try:
             # Ours come last: a model may call a token of its own like one of them.
-            names = {"messages": messages, "add_generation_prompt": prompt, "tools": None, "documents": None}
+            names = {"messages": messages, "add_generation_prompt": prompt, "tools": tools, "documents": None}
             for part in self._template.generate(self._special_tokens | names):
                 left -= len(part)
                 if left < 0:

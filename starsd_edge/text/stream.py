@@ -7,7 +7,7 @@ into replacement characters), and text that may be the beginning of a stop strin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starsd_edge.errors import UsageError
 from starsd_edge.text.tokenizer import Tokenizer
@@ -31,15 +31,18 @@ class TextStream:
             counts, of those completed by the same character the longest, so that the text does not depend on how it is
             cut into tokens.
         min_tokens: a stop string that one of the first so many tokens completes is text.
+        shown: special tokens that are written out.
 
     Raises:
         UsageError: a stop string is empty.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), min_tokens: int = 0, shown: Collection[int] = ()
+    ) -> None:
         if not all(stop):
             raise UsageError("a stop string must not be empty")
-        self._pieces = _Pieces(tokenizer)
+        self._pieces = _Pieces(tokenizer, shown)
         self._stop = tuple(stop)
         self._held = ""
         self._min_tokens = min_tokens
@@ -107,13 +110,18 @@ class TextStream:
 class _Pieces:
     """Tokens to final pieces of text, decoding a short window of tokens only, however long the answer is."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[int]) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._window: list[int] = []
         self._given = 0
         """Characters of the window's text that were given out."""
 
     def push(self, token: int) -> str:
+        if token in self._shown:
+            before = self.finish()
+            self._window, self._given = [], 0
+            return before + self._tokenizer.bytes_of(token).decode(errors="replace")
         if self._tokenizer.is_silent(token):
             return ""
         self._window.append(token)

@@ -38,8 +38,12 @@ class Tokenizer:
         self._rules = rules
         self._chat = chat
         self._size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._silent = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
-        self._fallback_bytes = _fallback_bytes(backend)
+        added = backend.get_added_tokens_decoder()
+        self._added = {token: each.content for token, each in added.items()}
+        self._silent = frozenset(i for i, token in added.items() if token.special)
+        decoder = backend.decoder
+        self._decoders = set[str]() if decoder is None else _decoder_types(json.loads(decoder.__getstate__()))
+        self._byte_of = _fallback_bytes(backend) if "ByteFallback" in self._decoders else {}
         self._grammar_tokens: GrammarTokens | None = None
 
     @classmethod
@@ -93,12 +97,17 @@ class Tokenizer:
     @property
     def fallback_bytes(self) -> frozenset[int]:
         """Tokens that stand for one byte each and are decoded run by run (byte fallback); empty for byte-level ones."""
-        return self._fallback_bytes
+        return frozenset(self._byte_of)
 
     @property
     def has_chat_template(self) -> bool:
         """Whether `encode_chat` can be used."""
         return self._chat is not None
+
+    @property
+    def chat(self) -> ChatTemplate | None:
+        """The chat template; None where the model has none."""
+        return self._chat
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, after the begin-of-sequence token where the model wants one.
@@ -112,19 +121,22 @@ class Tokenizer:
             return [bos, *ids]
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
         """Token ids of a chat, up to where the assistant's answer begins. The template writes all special tokens
         itself.
 
         Args:
             messages: each with "role" and "content".
+            tools: functions that the model may call; see `ChatTemplate.render`.
 
         Raises:
             UsageError: the model has no chat template, or it refuses these messages.
         """
         if self._chat is None:
             raise UsageError("this model has no chat template: give a plain prompt instead of chat messages")
-        return self._encode(self._chat.render(messages))
+        return self._encode(self._chat.render(messages, tools))
 
     def id_of(self, text: str) -> int | None:
         """The token of this text, special ones included; None where there is none."""
@@ -150,6 +162,21 @@ class Tokenizer:
         """Text of the tokens; special tokens and ids unknown to the tokenizer have none."""
         text: str = self._backend.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token stands for inside a text, special tokens written out. It may be a part of a character; put
+        together, the tokens of a text give its bytes, but for what a decoder takes from the beginning of a text.
+        """
+        if token in self._byte_of:
+            return bytes([self._byte_of[token]])
+        text: str | None = self._backend.id_to_token(token)
+        if text is None:
+            return b""
+        if token in self._added:
+            return self._added[token].encode()
+        if "ByteLevel" in self._decoders:
+            return bytes(_BYTE_LEVEL[letter] for letter in text if letter in _BYTE_LEVEL)
+        return text.replace(_SPACE, " ").encode() if self._decoders & {"Metaspace", "Replace"} else text.encode()
 
     def is_silent(self, token: int) -> bool:
         """Whether decoding takes no notice of this token: it is special, or unknown to the tokenizer."""
@@ -188,11 +215,24 @@ def named_by_id(backend: tokenizers.Tokenizer, rules: TextRules) -> dict[str, st
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def _fallback_bytes(backend: tokenizers.Tokenizer) -> frozenset[int]:
-    if backend.decoder is None or "ByteFallback" not in _decoder_types(json.loads(backend.decoder.__getstate__())):
-        return frozenset()
-    ids = (backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
-    return frozenset(token for token in ids if token is not None)
+def _fallback_bytes(backend: tokenizers.Tokenizer) -> dict[int, int]:
+    """The byte that each token of byte fallback stands for."""
+    ids = {backend.token_to_id(f"<0x{byte:02X}>"): byte for byte in range(256)}
+    return {token: byte for token, byte in ids.items() if token is not None}
+
+
+def _byte_level() -> dict[str, int]:
+    """The byte that each letter of a byte-level vocabulary stands for: printable ones stand for themselves, the others
+    have the letters from U+0100 on, in order (Radford et al., "Language Models are Unsupervised Multitask Learners").
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_LEVEL = _byte_level()
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""How vocabularies of SentencePiece write a space."""
 
 
 def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:

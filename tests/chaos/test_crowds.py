@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from starsd_edge.listening import bind
 from starsd_edge.protocol.messages import DraftRequest, TargetMessage
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
@@ -22,7 +23,6 @@ from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson.decoder import Answer
 from starsd_jetson.drafting import NoDrafts
 from starsd_server import front_door
-from starsd_server.binding import bind
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support import hub_client
 from tests.support.decoding import Plain, request

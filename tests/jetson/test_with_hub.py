@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from starsd_edge.listening import bind
 from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
@@ -21,7 +22,6 @@ from starsd_jetson.hub_address import HubAddress
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.hub_link import HubLink
 from starsd_jetson.wait_policy import WaitPolicy
-from starsd_server.binding import bind
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import Drafter, DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter

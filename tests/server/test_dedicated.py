@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from starsd_edge.errors import UsageError
+from starsd_edge.listening import bind
 from starsd_edge.protocol.hub_side import HubLimits
 from starsd_edge.protocol.messages import TICKET_HEADER, Error, Open, Opened, Welcome
 from starsd_edge.speculation.sampling import SamplingParams
@@ -26,7 +27,7 @@ from starsd_edge.telemetry.rounds import HUB, Round
 from starsd_jetson.drafting import NoDrafts
 from starsd_server import dedicated_ports
 from starsd_server import dedicated_ports as port_leases
-from starsd_server.binding import bind, listen_beside
+from starsd_server.binding import listen_beside
 from starsd_server.drafters.contract import DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.hub import Hub

@@ -15,9 +15,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.frames import Opcode
 
+from starsd_edge.listening import bind
 from starsd_edge.protocol.codes import CLOSE_STUCK
 from starsd_edge.protocol.messages import MAX_FRAME_BYTES
-from starsd_server.binding import bind
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.peer import Peer
 from starsd_server.settings import DoorSettings

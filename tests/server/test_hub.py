@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from starsd_edge.errors import UsageError
+from starsd_edge.listening import bind
 from starsd_edge.protocol.codes import DRAFTER_FAILED, FINGERPRINT, QUOTA, UNKNOWN_SESSION
 from starsd_edge.protocol.features import write_features
 from starsd_edge.protocol.hub_side import HubLimits
@@ -28,7 +29,6 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.feed import FEED_VERSION, Snapshot
 from starsd_edge.telemetry.monitor.model import MonitorModel
 from starsd_server import hub as hub_module
-from starsd_server.binding import bind
 from starsd_server.draft_size import SessionDemand, ShapeControllers
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from starsd_server.drafters.contract import DrafterRegistry, Failures

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from starsd_edge.errors import UsageError
+from starsd_edge.listening import bind
 from starsd_edge.protocol.codec import decode_from_hub, encode
 from starsd_edge.protocol.messages import (
     SUBPROTOCOL,
@@ -31,7 +32,6 @@ from starsd_edge.protocol.messages import (
     TargetMessage,
     Welcome,
 )
-from starsd_server.binding import bind
 from starsd_server.drafters.contract import Drafter, DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.hub import Hub

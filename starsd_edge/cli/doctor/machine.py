@@ -74,8 +74,8 @@ def _check_machine(options: DoctorOptions, here: Here) -> Iterator[Finding]:
 
 def _check_port(port: int | None) -> Finding:
     """One that was asked for must be free, or a hub's that runs; the usual one may be another program's."""
+    from starsd_edge.listening import bind
     from starsd_edge.telemetry.hub_opening import hub_listens
-    from starsd_server.binding import bind
 
     wanted = DEFAULT_PORT if port is None else port
     if hub_listens("127.0.0.1", wanted):

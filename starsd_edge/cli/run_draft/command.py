@@ -140,8 +140,8 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
     """The same with drafters as `wrap` makes them: `bench star` models slower ones."""
     import asyncio
 
+    from starsd_edge.listening import bind
     from starsd_edge.protocol.hub_side import HubLimits
-    from starsd_server.binding import bind
     from starsd_server.hub import serve_hub
     from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
 

@@ -54,7 +54,7 @@ def _answer_prompts(options: RunTargetOptions) -> int:
     from starsd_edge.cli.run_target.setup import hub_address, target_setup
 
     with logging_to(sys.stderr, options.log), ExitStack() as stack:
-        address = hub_address(options)
+        address = hub_address(options.hub)
         prompts = gather_prompts(options.prompts)
         sampling = options.sampling.params(seed=secrets.randbits(64))
         output = _output(options, sampling, stack)
@@ -70,7 +70,7 @@ def _chat(options: RunTargetOptions) -> int:
 
     streams = TextStreams(sys.stdout, sys.stderr)
     with logging_to(LineWriter(streams.say), options.log):
-        address, sampling = hub_address(options), options.sampling.params(seed=0)
+        address, sampling = hub_address(options.hub), options.sampling.params(seed=0)
         with target_setup(options, sampling, address, lambda line: streams.say(printable(line))) as setup:
             return run_chat(setup, options, streams)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
-    from starsd_edge.cli.run_target.options import RunTargetOptions
+    from starsd_edge.cli.run_target.options import DraftOptions, HubOptions, RunTargetOptions
     from starsd_edge.speculation.sampling import SamplingParams
     from starsd_jetson.answers import Request
     from starsd_jetson.api import Answers, DraftSettings, OpenTarget
@@ -32,17 +32,17 @@ class TargetSetup:
     answers: Answers
 
 
-def hub_address(options: RunTargetOptions) -> HubAddress | None:
+def hub_address(hub: HubOptions) -> HubAddress | None:
     """Where the hub is; None where none is to be asked.
 
     Raises:
         UsageError: the address or the token file cannot be used.
     """
-    if not options.hub.hub:
+    if not hub.hub:
         return None
     from starsd_jetson.api import hub_address
 
-    return hub_address(options.hub.hub, options.hub.token_file)
+    return hub_address(hub.hub, hub.token_file)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def target_setup(
     bundle = load_bundle(find_bundle(options.bundle))
     if is_chat and bundle.manifest.text.chat_template is None:
         raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
-    drafts = _draft_settings(options)
+    drafts = draft_settings(options.drafts, options.hub)
     with OpenTarget.load(
         bundle, options.device, options.threads, length.context, drafts, has_hub=bool(options.hub.hub)
     ) as opened:
@@ -80,17 +80,17 @@ def target_setup(
         yield TargetSetup(opened, request, opened.answers(keeps_text=is_chat))
 
 
-def _draft_settings(options: RunTargetOptions) -> DraftSettings:
+def draft_settings(drafts: DraftOptions, hub: HubOptions) -> DraftSettings:
+    """How drafts are asked for."""
     from starsd_jetson.api import DraftSettings
 
-    drafts = options.drafts
     return DraftSettings(
         drafts.speculation,
         drafts.draft_nodes,
         drafts.draft_depth,
         drafts.draft_branching,
         drafts.draft_wait,
-        options.hub.draft_window,
-        options.hub.features.value,
+        hub.draft_window,
+        hub.features.value,
         drafts.allow_inexact,
     )

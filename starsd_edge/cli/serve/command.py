@@ -1,0 +1,155 @@
+"""`starsd-edge serve`: a target that answers over HTTP as OpenAI's API does."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.logs import LogOptions, logging_to
+from starsd_edge.cli.options import MAX_THREADS
+from starsd_edge.cli.run_target.options import DraftOptions, HubOptions
+from starsd_edge.cli.run_target.setup import draft_settings, hub_address
+from starsd_edge.cli.shared_options import bundle_names
+from starsd_edge.errors import UsageError
+from starsd_edge.key_file import read_tokens
+
+if TYPE_CHECKING:
+    from starsd_jetson.api import OpenTarget
+    from starsd_jetson.hub_address import HubAddress
+    from starsd_jetson.serve.server import ServeSettings
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 8318
+_KEYS_REMEDY = "clients must show a key: give --api-keys FILE with one or more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """How it is reached."""
+
+    __panel__: ClassVar[str] = "HTTP"
+
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --api-keys.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = DEFAULT_PORT
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the keys of which clients must show one, a line each, readable by its owner alone.",
+            show_default=False,
+        ),
+    ] = None
+    cors_origin: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            help="Origin of web pages that may use the API, like https://chat.example; * is any. May be given several "
+            "times.",
+            show_default=False,
+        ),
+    ] = ()
+    model_name: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            help="What clients call the model, in place of the bundle's name; may be given several times.",
+            show_default=False,
+        ),
+    ] = ()
+    max_queue: Annotated[
+        int, typer.Option(min=0, max=4096, help="Requests that may wait; further ones get 429 and Retry-After.")
+    ] = 16
+
+    def __post_init__(self) -> None:
+        for origin in self.cors_origin:
+            if origin != "*" and ("://" not in origin or origin.count("/") != 2):
+                raise UsageError(f"--cors-origin takes an origin like https://chat.example, or *, not {origin!r}")
+        if not all(self.model_name):
+            raise UsageError("--model-name must not be empty: leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """All of them."""
+
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="Directory or name of a bundle that `starsd-edge export` wrote.", autocompletion=bundle_names
+        ),
+    ]
+    http: HttpOptions
+    hub: HubOptions
+    drafts: DraftOptions
+    log: LogOptions
+    context: Annotated[
+        int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
+    ] = None
+    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.hub.require_hub and not self.drafts.speculation:
+            raise UsageError("--no-speculation leaves the hub alone: leave out --require-hub")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "serve", serve_target, ServeOptions)
+
+
+def serve_target(options: ServeOptions) -> None:
+    """Answer over HTTP as OpenAI's API does, until Ctrl-C. The text is that of the model alone, whatever a hub does."""
+    from starsd_edge.listening import bind
+    from starsd_edge.runtime.loading import check_device
+    from starsd_jetson.serve.server import model_names, serve
+
+    check_device(options.device)
+    with logging_to(sys.stderr, options.log):
+        settings = _settings(options.http)
+        address = hub_address(options.hub)
+        has_keys = bool(settings.door.keys)
+        with (
+            bind(options.http.host, options.http.port, has_keys, _KEYS_REMEDY) as sock,
+            _open_target(options, address) as target,
+        ):
+            url = _url(sock.getsockname())
+            line = f"listening on {url} model={','.join(model_names(target, settings))}"
+            serve(target, settings, sock, lambda: typer.echo(line))
+
+
+def _settings(http: HttpOptions) -> ServeSettings:
+    from starsd_jetson.serve.door import DoorRules
+    from starsd_jetson.serve.server import ServeSettings
+
+    keys = () if http.api_keys is None else read_tokens(http.api_keys)
+    return ServeSettings(http.model_name, http.max_queue, DoorRules(keys, http.cors_origin))
+
+
+@contextmanager
+def _open_target(options: ServeOptions, address: HubAddress | None) -> Iterator[OpenTarget]:
+    from starsd_edge.bundles.bundle import load_bundle
+    from starsd_edge.bundles.catalogue import find_bundle
+    from starsd_jetson.api import HubAccess, OpenTarget
+
+    bundle, hub = load_bundle(find_bundle(options.bundle)), options.hub
+    drafts = draft_settings(options.drafts, hub)
+    with OpenTarget.load(
+        bundle, options.device, options.threads, options.context, drafts, has_hub=address is not None
+    ) as target:
+        if address is not None:
+            target.connect(HubAccess(address, hub.target_name, hub.require_hub, log.info))
+        yield target
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
