@@ -1,26 +1,45 @@
-"""One target and one server for a whole file of tests."""
+"""Served targets that a file of tests shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from starsd_edge import open_target
+from starsd_edge import DraftSettings, open_target
 from starsd_jetson import target as target_module
-from tests.support.letter_bundle import write_bundle
-from tests.support.prefix_engine import PrefixEngine
+from starsd_jetson.serve.server import ServeSettings
+from tests.support.echo_model import PLAIN, EchoEngine, write_echo_bundle
 from tests.support.served import Served, served
 
-TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}a"
-CONTEXT = 128
+ServeEcho = Callable[..., Served]
 
 
 @pytest.fixture(scope="module")
-def letters_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The letter bundle, without a hub."""
-    folder = tmp_path_factory.mktemp("served")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target_module, "open_engine", lambda *arguments, **named: PrefixEngine(1, max_context=CONTEXT))
-        with open_target(write_bundle(folder / "bundle", TEMPLATE)) as target, served(target) as server:
-            yield server
+def serve_echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeEcho]:
+    """Serves a model that says what it is asked to say: its chat template, its hub, its settings and its engine."""
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+
+        def serve(
+            template: str = PLAIN,
+            hub: str | None = None,
+            settings: ServeSettings | None = None,
+            engine: EchoEngine | None = None,
+        ) -> Served:
+            folder: Path = tmp_path_factory.mktemp("served")
+            patch.setattr(target_module, "open_engine", lambda *arguments, **named: engine or EchoEngine())
+            drafts = DraftSettings(wait_s=None if hub is None else 5.0)
+            bundle = write_echo_bundle(folder / "bundle", template)
+            target = stack.enter_context(open_target(bundle, hub=hub, require_hub=hub is not None, drafts=drafts))
+            return stack.enter_context(served(target, settings))
+
+        yield serve
+
+
+@pytest.fixture(scope="module")
+def echo(serve_echo: ServeEcho) -> Served:
+    """One without a hub."""
+    return serve_echo()
