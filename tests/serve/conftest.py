@@ -11,7 +11,7 @@ import pytest
 from starsd_edge import DraftSettings, open_target
 from starsd_jetson import target as target_module
 from starsd_jetson.serve.server import ServeSettings
-from tests.support.echo_model import PLAIN, EchoEngine, write_echo_bundle
+from tests.support.echo_model import CONTEXT, PLAIN, EchoEngine, write_echo_bundle
 from tests.support.served import Served, served
 
 ServeEcho = Callable[..., Served]
@@ -19,7 +19,8 @@ ServeEcho = Callable[..., Served]
 
 @pytest.fixture(scope="module")
 def serve_echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeEcho]:
-    """Serves a model that says what it is asked to say: its chat template, its hub, its settings and its engine."""
+    """Serves a model that says what it is asked to say: its chat template, its hub, its settings, its engine,
+    its context, and whether it drafts."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
 
@@ -28,11 +29,13 @@ def serve_echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeEcho]:
             hub: str | None = None,
             settings: ServeSettings | None = None,
             engine: EchoEngine | None = None,
+            context: int = CONTEXT,
+            speculation: bool = True,
         ) -> Served:
             folder: Path = tmp_path_factory.mktemp("served")
-            patch.setattr(target_module, "open_engine", lambda *arguments, **named: engine or EchoEngine())
-            drafts = DraftSettings(wait_s=None if hub is None else 5.0)
-            bundle = write_echo_bundle(folder / "bundle", template)
+            patch.setattr(target_module, "open_engine", lambda *arguments, **named: engine or EchoEngine(context))
+            drafts = DraftSettings(speculation, wait_s=None if hub is None else 5.0)
+            bundle = write_echo_bundle(folder / "bundle", template, context)
             target = stack.enter_context(open_target(bundle, hub=hub, require_hub=hub is not None, drafts=drafts))
             return stack.enter_context(served(target, settings))
 

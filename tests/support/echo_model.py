@@ -51,9 +51,9 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(byte_backend(), TextRules(bos_id=None, eos_ids=[EOS], add_bos=False))
 
 
-def write_echo_bundle(directory: Path, template: str = PLAIN) -> Path:
+def write_echo_bundle(directory: Path, template: str = PLAIN, context: int = CONTEXT) -> Path:
     """Its bundle."""
-    return write_bundle(directory, template, byte_backend(), EOS)
+    return write_bundle(directory, template, byte_backend(), EOS, context)
 
 
 class EchoEngine(PrefixEngine):

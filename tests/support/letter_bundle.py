@@ -15,7 +15,11 @@ from tests.support.small_bundle import small_manifest
 
 
 def write_bundle(
-    directory: Path, template: str | None = None, backend: tokenizers.Tokenizer | None = None, eos: int = EOS
+    directory: Path,
+    template: str | None = None,
+    backend: tokenizers.Tokenizer | None = None,
+    eos: int = EOS,
+    context: int = 128,
 ) -> Path:
     """Write it into a new directory, with this chat template if any.
 
@@ -33,6 +37,6 @@ def write_bundle(
         (directory / "chat_template.jinja").write_text(template)
     manifest = small_manifest(hash_files(directory))
     rules = TextRules(None, [eos], False, None if template is None else "chat_template.jinja")
-    model = msgspec.structs.replace(manifest.model, vocab_size=words, tokenizer_size=words, max_context=128)
+    model = msgspec.structs.replace(manifest.model, vocab_size=words, tokenizer_size=words, max_context=context)
     write_manifest(directory, msgspec.structs.replace(manifest, text=rules, model=model))
     return directory

@@ -58,11 +58,15 @@ def serve(
 
 
 class HttpServer(uvicorn.Server):
-    """The process's HTTP side. `should_exit` ends it from another thread."""
+    """The process's HTTP side. `should_exit` ends it from another thread.
+
+    Attributes:
+        backend: answers its requests.
+    """
 
     def __init__(self, target: OpenTarget, settings: ServeSettings, ready: Callable[[], None] = lambda: None) -> None:
-        self._backend = OneByOne(target.answers(keeps_text=True).stream, settings.queue)
-        app = build_app(_api(target, settings, self._backend), settings.door, self._backend.close)
+        self.backend = OneByOne(target.answers(keeps_text=True).stream, settings.queue)
+        app = build_app(_api(target, settings, self.backend), settings.door, self.backend.close)
         logging.getLogger(_LIBRARY).setLevel(logging.CRITICAL)
         super().__init__(
             uvicorn.Config(
@@ -85,7 +89,7 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the answers, so that their connections end, and stop."""
-        self._backend.cancel_all()
+        self.backend.cancel_all()
         await super().shutdown(sockets)
 
 
