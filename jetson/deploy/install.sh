@@ -165,9 +165,9 @@ make_environment() {
         act "$python" -m venv --clear --system-site-packages "$venv"
     fi
     if [ -n "$wheels" ]; then
-        pip+=(--no-index --find-links "$wheels" "starsd-edge[jetson]")
+        pip+=(--no-index --find-links "$wheels" "starsd-edge[jetson,serve]")
     else
-        pip+=("${SOURCE}[jetson]")
+        pip+=("${SOURCE}[jetson,serve]")
     fi
     act "$venv/bin/python" -m pip "${pip[@]}" --upgrade --upgrade-strategy only-if-needed \
         --constraint "$HERE/constraints-jetpack$jetpack.txt"
@@ -222,18 +222,21 @@ limit_devices() {
 
 install_service() {
     act install -D -m 644 "$HERE/starsd-target.service" "$ROOT$UNITS/starsd-target.service"
-    act install -D -m 644 "$HERE/starsd-target.socket" "$ROOT$UNITS/starsd-target.socket"
-    act install -D -m 644 "$HERE/starsd-target.tmpfiles" "$ROOT/etc/tmpfiles.d/starsd-target.conf"
+    if [ -e "$ROOT$UNITS/starsd-target.socket" ]; then # of a version that read messages from a FIFO
+        act systemctl disable --now starsd-target.socket
+        act rm -f "$ROOT$UNITS/starsd-target.socket" "$ROOT/etc/tmpfiles.d/starsd-target.conf"
+    fi
     limit_devices
     # Open to look into: the program looks for its configuration there, whoever runs it.
     act install -d -m 755 "$ROOT$SETTINGS"
     act install -d -o "$ACCOUNT" -g "$ACCOUNT" -m 750 "$ROOT$STATE" "$ROOT$STATE/bundles"
     if [ -e "$ROOT$SETTINGS/target.toml" ]; then
         say "$SETTINGS/target.toml is kept as it is."
+        grep -q '^\[serve\]' "$ROOT$SETTINGS/target.toml" ||
+            say "It has no table [serve], which the service reads now: begin with $HERE/target.toml."
     else
         act install -m 644 "$HERE/target.toml" "$ROOT$SETTINGS/target.toml"
     fi
-    act systemd-tmpfiles --create "$ROOT/etc/tmpfiles.d/starsd-target.conf"
     act systemctl daemon-reload
     act systemctl try-restart starsd-target.service # one that runs is the old one
 }
@@ -249,7 +252,7 @@ say_what_is_next() {
     if [ "$service" = yes ]; then
         say "  copy a bundle to $STATE/bundles, the hub's token to $SETTINGS/hub.token (owner $ACCOUNT, mode 600),"
         say "  write both and the hub's address into $SETTINGS/target.toml, build the engine, and"
-        say "  sudo systemctl enable --now starsd-target.socket starsd-target.service"
+        say "  sudo systemctl enable --now starsd-target.service"
     fi
     say "docs/jetson.md has every step."
 }

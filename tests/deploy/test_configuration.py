@@ -25,13 +25,20 @@ def command_of(unit: Path, config: Path) -> list[str]:
     return command
 
 
-def test_the_target_is_one_with_a_hub_that_chats_on_the_boards_gpu() -> None:
+def test_the_target_is_one_with_a_hub_that_serves_from_the_boards_gpu_on_loopback() -> None:
     options = read_command(command_of(TARGET.with_name("starsd-target.service"), TARGET))
-    assert options.prompts.chat
+    assert (options.http.host, options.http.port, options.http.api_keys) == ("127.0.0.1", 8318, None)
     assert (options.device, options.bundle) == ("jetson", "smollm2-135m-tensorrt-fp16")
     assert options.hub.name == "", "every board is called by its host's name"
     assert (options.hub.hub, options.hub.token_file) == ("ws://desk:8317", TARGET.with_name("hub.token"))
-    assert options.length.max_tokens < options.length.context
+    assert options.context == 2048
+
+
+def test_the_lines_for_other_machines_name_keys(tmp_path: Path) -> None:
+    opened = tmp_path / "target.toml"
+    opened.write_text(TARGET.read_text().replace('# host = "0.0', 'host = "0.0').replace("# api-keys", "api-keys"))
+    options = read_command(command_of(TARGET.with_name("starsd-target.service"), opened))
+    assert (options.http.host, options.http.api_keys) == ("0.0.0.0", tmp_path / "api.keys")  # noqa: S104
 
 
 def test_the_hub_listens_on_loopback_with_its_credential_as_token() -> None:
@@ -52,6 +59,6 @@ def test_the_keys_are_two_with_terms_of_their_own(tmp_path: Path) -> None:
 
 def test_a_mistake_in_an_example_would_be_found(tmp_path: Path) -> None:
     wrong = tmp_path / "target.toml"
-    wrong.write_text(TARGET.read_text().replace("max-tokens", "max-token"))
-    with pytest.raises(UsageError, match="no key 'max-token'"):
-        read_command(["--config", str(wrong), "run-target", "--chat"])
+    wrong.write_text(TARGET.read_text().replace("context", "contest"))
+    with pytest.raises(UsageError, match="no key 'contest'"):
+        read_command(["--config", str(wrong), "serve"])

@@ -36,7 +36,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
     (pip,) = (line for line in lines if "-m pip" in line)
     constraints = SCRIPT.with_name(f"constraints-jetpack{says[-1]}.txt")
     assert pip.endswith(f"--constraint {constraints}")
-    assert f"{SCRIPT.parents[2]}\\[jetson\\]" in pip
+    assert f"{SCRIPT.parents[2]}\\[jetson\\,serve\\]" in pip
     assert "would run: systemctl daemon-reload" in lines
     assert lines[-1] == "Nothing was changed."
     assert board.files() == before
@@ -58,10 +58,8 @@ def test_it_installs_the_program_and_the_service(tmp_path: Path) -> None:
     ended = board.install()
     assert (ended.returncode, ended.stderr) == (0, "")
     files = board.files()
-    for name in ("starsd-target.service", "starsd-target.socket"):
-        assert files[f"{UNITS}/{name}"] == SCRIPT.with_name(name).read_text()
+    assert files[f"{UNITS}/starsd-target.service"] == SCRIPT.with_name("starsd-target.service").read_text()
     assert files["etc/starsd-edge/target.toml"] == SCRIPT.with_name("target.toml").read_text()
-    assert files["etc/tmpfiles.d/starsd-target.conf"] == SCRIPT.with_name("starsd-target.tmpfiles").read_text()
     assert (board.root / "usr/local/bin/starsd-edge").readlink() == Path("/opt/starsd-edge/venv/bin/starsd-edge")
     assert (board.root / "etc/starsd-edge").stat().st_mode & 0o777 == 0o755
     assert (board.root / "var/lib/starsd-edge").stat().st_mode & 0o777 == 0o750
@@ -73,7 +71,7 @@ def test_it_installs_the_program_and_the_service(tmp_path: Path) -> None:
 def test_running_it_again_keeps_the_account_the_environment_and_the_configuration(tmp_path: Path) -> None:
     board = FakeBoard(tmp_path)
     board.install()
-    (board.root / "etc/starsd-edge/target.toml").write_text("[run-target]\n")
+    (board.root / "etc/starsd-edge/target.toml").write_text("[serve]\n")
     board.calls()
     before = board.files()
     ended = board.install()
@@ -83,6 +81,21 @@ def test_running_it_again_keeps_the_account_the_environment_and_the_configuratio
     calls = board.calls()
     assert not [call for call in calls if call.startswith(("user", "python -m venv"))]
     assert [call for call in calls if call.startswith("python -m pip install")]
+
+
+def test_what_a_version_with_a_fifo_left_is_removed_and_its_configuration_named(tmp_path: Path) -> None:
+    board = FakeBoard(tmp_path)
+    old = [board.root / UNITS / "starsd-target.socket", board.root / "etc/tmpfiles.d/starsd-target.conf"]
+    configuration = board.root / "etc/starsd-edge/target.toml"
+    for file in (*old, configuration):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("[run-target]\n")
+    ended = board.install()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not [file for file in old if file.exists()]
+    assert "systemctl disable --now starsd-target.socket" in board.calls()
+    assert any("no table [serve]" in line for line in ended.stdout.splitlines())
+    assert configuration.read_text() == "[run-target]\n"
 
 
 def test_the_service_gets_the_nodes_that_containers_get_and_no_others(tmp_path: Path) -> None:
@@ -129,7 +142,7 @@ def test_without_a_network_it_takes_wheels_from_a_directory(tmp_path: Path) -> N
     board = FakeBoard(tmp_path)
     assert board.install("--wheels", tmp_path / "wheels").returncode == 0
     (pip,) = (call for call in board.calls() if call.startswith("python -m pip"))
-    assert f"--no-index --find-links {tmp_path / 'wheels'} starsd-edge[jetson]" in pip
+    assert f"--no-index --find-links {tmp_path / 'wheels'} starsd-edge[jetson,serve]" in pip
 
 
 def test_the_release_can_be_that_of_the_package(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The systemd units: what systemd says of them, that they belong together, and the target's command on a real FIFO."""
+"""The systemd units: what systemd says of them, and their commands as they stand there."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -21,7 +23,6 @@ from tests.support.unit_files import complaints, read_unit
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "jetson" / "deploy" / "starsd-target.service"
-SOCKET = TARGET.with_suffix(".socket")
 HUB = ROOT / "server" / "deploy" / "starsd-hub.service"
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}a"
 needs_systemd = pytest.mark.skipif(
@@ -31,7 +32,7 @@ needs_systemd = pytest.mark.skipif(
 
 @needs_systemd
 def test_systemd_has_nothing_to_say_of_the_units(tmp_path: Path) -> None:
-    assert complaints([TARGET, SOCKET, HUB], tmp_path) == []
+    assert complaints([TARGET, HUB], tmp_path) == []
 
 
 @needs_systemd
@@ -77,17 +78,6 @@ def test_a_service_comes_back_ever_more_slowly_but_not_with_a_wrong_configuratio
     assert service["RestartPreventExitStatus"] == ["2"]
 
 
-def test_the_target_reads_the_fifo_and_writes_where_its_group_may_read() -> None:
-    service, fifo = read_unit(TARGET)["Service"], read_unit(SOCKET)["Socket"]
-    lines = (ROOT / "jetson" / "deploy" / "starsd-target.tmpfiles").read_text().splitlines()
-    made = {tuple(line.split()) for line in lines if not line.startswith("#")}
-    assert read_unit(TARGET)["Unit"]["Requires"] == [SOCKET.name]
-    assert service["StandardInput"] == ["socket"]
-    answers = service["StandardOutput"][0].removeprefix("append:")
-    assert ("f", answers, "0640", "starsd", "starsd") in made
-    assert ("d", str(Path(fifo["ListenFIFO"][0]).parent), "0750", "starsd", "starsd") in made
-
-
 def test_the_hubs_secrets_are_credentials_and_the_drop_in_changes_nothing_else() -> None:
     service = read_unit(HUB)["Service"]
     with_keys = read_unit(HUB.with_name("keys.conf"))["Service"]
@@ -99,20 +89,16 @@ def test_the_hubs_secrets_are_credentials_and_the_drop_in_changes_nothing_else()
     assert handed == named | tokens
 
 
-def test_the_command_of_the_target_answers_each_line_of_a_fifo_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_the_command_of_the_target_answers_over_http_until_it_is_told_to_end(tmp_path: Path) -> None:
     config = tmp_path / "target.toml"
     lines = TARGET.with_name("target.toml").read_text().splitlines()
     changed = {"bundle": str(write_bundle(tmp_path / "bundle", TEMPLATE)), "device": "cpu"}
-    kept = [line for line in lines if line.partition(" ")[0] not in {"hub", "token-file", "max-tokens", *changed}]
-    kept += [f'{key} = "{value}"' for key, value in changed.items()]
-    config.write_text("\n".join([*kept, "max-tokens = 8", f'logit-bias = ["{EOS}=-inf"]']))
+    kept = [line for line in lines if line.partition(" ")[0] not in {"hub", "token-file", *changed}]
+    config.write_text("\n".join([*kept, *(f'{key} = "{value}"' for key, value in changed.items())]))
     command = shlex.split(read_unit(TARGET)["Service"]["ExecStart"][0])[1:]
     command[command.index("/etc/starsd-edge/target.toml")] = str(config)
-    os.mkfifo(tmp_path / "messages")
-    fifo = os.open(tmp_path / "messages", os.O_RDWR)  # as systemd opens it: it never ends
     target = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.letter_program", *command],
-        stdin=fifo,
+        [sys.executable, "-m", "tests.support.letter_program", *command, "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -120,16 +106,26 @@ def test_the_command_of_the_target_answers_each_line_of_a_fifo_until_it_is_told_
     )
     try:
         assert target.stdout is not None
-        first = answer("uabca")
-        os.write(fifo, b"abc\n")
-        assert target.stdout.readline() == f"{first}\n"
-        os.write(fifo, b"de\n")
-        assert target.stdout.readline() == f"{answer(f'uabca{first}udea')}\n"
+        port = urlsplit(target.stdout.readline().split()[2]).port
+        messages, said = [], ""
+        for asked, prompt in (("abc", "uabca"), ("de", f"uabca{answer('uabca')}udea")):
+            messages.append({"role": "user", "content": asked})
+            said = say(port, {"model": "small", "temperature": 0, "max_tokens": 8, "messages": messages})
+            assert said == answer(prompt)
+            messages.append({"role": "assistant", "content": said})
         target.terminate()
         assert str(target.wait()) in read_unit(TARGET)["Service"]["SuccessExitStatus"]
     finally:
         target.kill()
-        os.close(fifo)
+
+
+def say(port: int | None, body: dict[str, object]) -> str:
+    """What a target answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", json.dumps({**body, "logit_bias": {EOS: -100}}))
+    said: str = json.load(connection.getresponse())["choices"][0]["message"]["content"]
+    connection.close()
+    return said
 
 
 def test_the_command_of_the_hub_lets_in_who_has_a_credential_of_its_unit_and_ends_in_peace(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_it_says_where_it_listens_and_ends_in_peace(
             "mine",
             "--hub",
             hub.url,
-            "--require-hub",  # noqa: S104
+            "--require-hub",
         ) as (process, url),
     ):
         here = url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
