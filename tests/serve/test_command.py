@@ -74,7 +74,7 @@ def test_it_says_where_it_listens_and_ends_in_peace(
             "--api-keys",
             keys,
             "--host",
-            "0.0.0.0",
+            "0.0.0.0",  # noqa: S104
             "--model-name",
             "mine",
             "--hub",

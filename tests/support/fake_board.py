@@ -32,7 +32,6 @@ esac
     "useradd": _NOTED + ': >"$CALLS.account"\n',
     "usermod": _NOTED + 'printf "%s " "$3" >>"$CALLS.groups"\n',
     "systemctl": _NOTED,
-    "systemd-tmpfiles": _NOTED,
     # There is no such user here to whom files could belong.
     "install": _NOTED + 'exec /usr/bin/install $(echo "$*" | sed -E "s/-[og] starsd//g")\n',
 }
