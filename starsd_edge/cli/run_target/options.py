@@ -256,6 +256,12 @@ class DraftOptions:
         check_seconds("--draft-wait", self.draft_wait)
 
 
+def check_hub_is_used(hub: HubOptions, drafts: DraftOptions) -> None:
+    """Raises UsageError where a hub is required and left alone."""
+    if hub.require_hub and not drafts.speculation:
+        raise UsageError("--no-speculation leaves the hub alone: leave out --require-hub")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """How answers are written."""
@@ -301,5 +307,4 @@ class RunTargetOptions:
             raise UsageError("--chat writes for people: leave out --json and --stream-json")
         if self.prompts.chat and self.log.is_json:
             raise UsageError("--chat writes for people: give --log-format text")
-        if self.hub.require_hub and not self.drafts.speculation:
-            raise UsageError("--no-speculation leaves the hub alone: leave out --require-hub")
+        check_hub_is_used(self.hub, self.drafts)

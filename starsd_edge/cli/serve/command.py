@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -15,7 +13,7 @@ import typer
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS
-from starsd_edge.cli.run_target.options import DraftOptions, HubOptions
+from starsd_edge.cli.run_target.options import DraftOptions, HubOptions, check_hub_is_used
 from starsd_edge.cli.run_target.setup import draft_settings, hub_address
 from starsd_edge.cli.shared_options import bundle_names
 from starsd_edge.errors import UsageError
@@ -23,7 +21,6 @@ from starsd_edge.key_file import read_tokens
 
 if TYPE_CHECKING:
     from starsd_jetson.api import OpenTarget
-    from starsd_jetson.hub_address import HubAddress
     from starsd_jetson.serve.server import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -97,8 +94,7 @@ class ServeOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.hub.require_hub and not self.drafts.speculation:
-            raise UsageError("--no-speculation leaves the hub alone: leave out --require-hub")
+        check_hub_is_used(self.hub, self.drafts)
 
 
 def register(app: typer.Typer) -> None:
@@ -115,11 +111,10 @@ def serve_target(options: ServeOptions) -> None:
     check_device(options.device)
     with logging_to(sys.stderr, options.log):
         settings = _settings(options.http)
-        address = hub_address(options.hub)
         has_keys = bool(settings.door.keys)
         with (
             bind(options.http.host, options.http.port, has_keys, _KEYS_REMEDY) as sock,
-            _open_target(options, address) as target,
+            _open_target(options) as target,
         ):
             url = _url(sock.getsockname())
             line = f"listening on {url} model={','.join(model_names(target, settings))}"
@@ -134,20 +129,21 @@ def _settings(http: HttpOptions) -> ServeSettings:
     return ServeSettings(http.model_name, http.max_queue, DoorRules(keys, http.cors_origin))
 
 
-@contextmanager
-def _open_target(options: ServeOptions, address: HubAddress | None) -> Iterator[OpenTarget]:
-    from starsd_edge.bundles.bundle import load_bundle
-    from starsd_edge.bundles.catalogue import find_bundle
-    from starsd_jetson.api import HubAccess, OpenTarget
+def _open_target(options: ServeOptions) -> OpenTarget:
+    from starsd_jetson.api import open_target
 
-    bundle, hub = load_bundle(find_bundle(options.bundle)), options.hub
-    drafts = draft_settings(options.drafts, hub)
-    with OpenTarget.load(
-        bundle, options.device, options.threads, options.context, drafts, has_hub=address is not None
-    ) as target:
-        if address is not None:
-            target.connect(HubAccess(address, hub.target_name, hub.require_hub, log.info))
-        yield target
+    hub = options.hub
+    return open_target(
+        options.bundle,
+        hub=hub_address(hub),
+        require_hub=hub.require_hub,
+        device=options.device,
+        threads=options.threads,
+        context=options.context,
+        name=hub.target_name,
+        drafts=draft_settings(options.drafts, hub),
+        notice=log.info,
+    )
 
 
 def _url(address: tuple[str, int]) -> str:
