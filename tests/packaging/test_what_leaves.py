@@ -7,12 +7,14 @@ writing. Libraries that are linked against the C library cannot get round it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -115,29 +117,39 @@ def test_the_guard_tells_a_look_up_a_peer_and_a_file(guard: Guard) -> None:
 
 
 @contextlib.contextmanager
-def hub(guard: Guard, *arguments: object) -> Iterator[str]:
-    """A hub; its address."""
-    process = guard.start("run-draft", *arguments, "--port", 0, "--threads", 1)
+def listening(guard: Guard, *arguments: object) -> Iterator[str]:
+    """A hub or a served target; its address."""
+    process = guard.start(*arguments, "--port", 0, "--threads", 1)
     assert process.stdout is not None
     try:
-        while "ws://" not in (line := process.stdout.readline()):
-            assert line, "the hub did not start"
-        yield next(word for word in line.split() if word.startswith("ws://"))
+        while not (line := process.stdout.readline()).startswith("listening on "):
+            assert line, f"{arguments[0]} did not start"
+        yield line.split()[2]
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         process.stdout.close()
 
 
+def say_over_http(url: str) -> None:
+    """Ask a served target something."""
+    body = json.dumps({"model": "mine", "prompt": "hello", "max_tokens": 4, "ignore_eos": True}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/completions", body), timeout=60) as response:  # noqa: S310
+        assert json.load(response)["usage"]["completion_tokens"] == 4
+
+
 def test_hub_target_and_bench_speak_to_each_other_and_write_into_their_own_places(
     guard: Guard, tiny_bundles: dict[str, Bundle]
 ) -> None:
     pytest.importorskip("prometheus_client")
+    pytest.importorskip("starlette")
     bundle = tiny_bundles["fp32"].path
-    with hub(guard, bundle) as url:
+    with listening(guard, "run-draft", bundle) as url:
         began = time.monotonic()
         answer = ("run-target", bundle, "--hub", url, "--require-hub", "--max-tokens", 4, "--threads", 1, "--raw")
         guard.run(*answer, "--prompt", "hello")
+        with listening(guard, "serve", bundle, "--hub", url, "--require-hub", "--model-name", "mine") as served:
+            say_over_http(served)
         guard.run("monitor", url, "--once", "--json")
         guard.run("bench", "verify", bundle, "--rows", 1, "--rows", 2, "--passes", 3, "--threads", 1)
         guard.run("doctor", "--bundle", bundle, "--hub", url)

@@ -60,7 +60,7 @@ def get(url: str, key: str) -> dict[str, object]:
     return body
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_it_says_where_it_listens_and_ends_in_peace(
     bundle: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

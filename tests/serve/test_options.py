@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from starsd_edge import open_target
+from starsd_edge.runtime.engine import Step, TopTwo
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams, token_logprob
 from starsd_jetson import target as target_module
@@ -87,6 +90,37 @@ def test_log_probabilities_are_of_the_models_own_distribution(server: Served) ->
     every = token_logprob(logits, 5, len(logits))
     assert math.fsum(math.exp(logprob) for _, logprob in every.top) == pytest.approx(1.0)
     assert [token for token, _ in every.top] == sorted(range(len(logits)), key=lambda token: -logits[token])
+
+
+class _DeviceEngine(PrefixEngine):
+    """Leaves the logits where they are, and gives the two highest of each row, as engines of TensorRT do."""
+
+    fetched = 0
+
+    def forward(self, *arguments: Any, **named: Any) -> Step:
+        step = super().forward(*arguments, **named)
+        ids = np.argsort(-step.logits, axis=1)[:, :2]
+
+        def fetch() -> Any:
+            self.fetched += 1
+            return step.logits
+
+        return Step(fetch, step.features, TopTwo(ids, np.take_along_axis(step.logits, ids, axis=1)))
+
+
+def test_logits_that_lie_on_a_device_are_fetched_where_log_probabilities_are_asked_for(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _DeviceEngine(1, max_context=128)
+    monkeypatch.setattr(target_module, "open_engine", lambda *arguments, **named: engine)
+    body = {"model": "small", "max_tokens": 30, "prompt": PROMPT, "temperature": 0}
+    with open_target(write_bundle(tmp_path / "bundle")) as target, served(target) as other:
+        plain = other.ask(COMPLETION, body).body["choices"][0]
+        assert engine.fetched == 0
+        told = other.ask(COMPLETION, body | {"logprobs": 3}).body["choices"][0]
+        assert engine.fetched > 0
+    assert plain["text"] == told["text"]
+    assert told == server.ask(COMPLETION, body | {"logprobs": 3}).body["choices"][0]
 
 
 def test_of_tokens_that_are_as_likely_the_lower_id_comes_first() -> None:

@@ -118,6 +118,17 @@ def test_an_added_token_that_is_not_special_has_text() -> None:
     assert "".join(pieces(tokenizer, tokenizer.encode("a<think>b"))) == "a<think>b"
 
 
+@unicode_families
+def test_special_tokens_that_are_asked_for_are_written_out(tokenizer: Tokenizer) -> None:
+    before, after = tokenizer.encode("The hub 中"), tokenizer.encode("the hub")
+    stream = TextStream(tokenizer, shown={2})
+    said = "".join([*(stream.push(token) for token in (*before, 2, 3, *after)), stream.finish()])
+    assert said == f"The hub 中<|im_start|>{tokenizer.decode(after)}"
+    stream = TextStream(tokenizer, ("<|im",), shown={2})
+    assert "".join(stream.push(token) for token in (*before, 2)) == "The hub 中"
+    assert stream.stopped
+
+
 # Stop strings
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from starsd_edge.bundles.manifest import TextRules
 from starsd_edge.errors import BundleError, UsageError
 from starsd_edge.text import chat
 from starsd_edge.text.tokenizer import Tokenizer
-from tests.support.small_tokenizers import byte_fallback, byte_level
+from tests.support.small_tokenizers import byte_fallback, byte_level, metaspace
 
 BOS, EOS, START, END = 0, 1, 2, 3
 
@@ -53,6 +55,17 @@ def test_text_to_ids_and_back(directory: Path) -> None:
     for text in ("The hub drafts", " leading space", "中🙂\n\ttabs  ", ""):
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_ids == frozenset({EOS, END})
+
+
+@pytest.mark.parametrize("backend", [byte_level, byte_fallback, metaspace], ids=lambda build: build.__name__)
+def test_the_bytes_of_tokens_are_those_of_their_text(backend: Callable[[], tokenizers.Tokenizer]) -> None:
+    """But for the space that a decoder takes from the beginning of a text."""
+    tokenizer = Tokenizer(backend(), rules())
+    for text in ("The hub drafts", "é 中🙂\n\ttabs", "a\N{NO-BREAK SPACE}b\x00"):
+        data = b"".join(tokenizer.bytes_of(token) for token in tokenizer.encode(text))
+        assert data.decode().removeprefix(" ") == text
+    assert tokenizer.bytes_of(START) == b"<|im_start|>"
+    assert tokenizer.bytes_of(tokenizer.size + 5) == b""
 
 
 def test_size_counts_added_tokens_and_gaps() -> None:

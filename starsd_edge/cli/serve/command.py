@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -118,7 +119,8 @@ def serve_target(options: ServeOptions) -> None:
         ):
             url = _url(sock.getsockname())
             line = f"listening on {url} model={','.join(model_names(target, settings))}"
-            serve(target, settings, sock, lambda: typer.echo(line))
+            with suppress(KeyboardInterrupt):  # the way to end it
+                serve(target, settings, sock, lambda: typer.echo(line))
 
 
 def _settings(http: HttpOptions) -> ServeSettings:
