@@ -14,7 +14,7 @@ OTHER_PYTHONS=${PYTHONS:-python3.10 python3.11 python3.12}
 PYTHONS_PLACE=.cache/pythons
 # Directories of tests of what runs beside a target model, and of what it shares with the others.
 CORE_AND_TARGET=(tests/speculation tests/protocol tests/text tests/bundles tests/runtime tests/monitor tests/doctor
-    tests/cli tests/jetson tests/packaging/test_imports.py)
+    tests/cli tests/jetson tests/serve tests/packaging/test_imports.py)
 # Of these, what only computes.
 SAME_ON_EVERY_PYTHON=(tests/speculation/test_exactness.py tests/speculation/test_tree.py
     tests/protocol/test_lossy_network.py tests/protocol/test_fuzz.py tests/text/test_stream.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -225,9 +226,20 @@ def test_without_keys_only_the_names_of_this_machine_are_answered_to(echo: Serve
     assert echo.page("/v1/models", {"Host": f"localhost:{echo.port}"}).status == 200
 
 
+def test_what_a_client_sends_does_not_get_into_the_log_as_it_is(echo: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert echo.page("/v1/%0A%1b[31mERROR").status == 404
+    assert echo.ask(CHAT, GOOD[CHAT] | said("whisper") | {"temperature": 0}).status == 200
+    assert echo.ask(CHAT, GOOD[CHAT] | said("whisper", extra="whisper")).status == 400
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("starsd_")]
+    assert [line.rpartition(" ")[2] for line in lines if "/v1/" in line] == ["404", "200", "400"]
+    assert not [line for line in lines if "\n" in line or "\x1b" in line or "whisper" in line]
+
+
 def test_pages_of_another_origin_are_let_in_where_they_are_named(serve_echo: ServeEcho, echo: Served) -> None:
     page = {"Origin": "https://chat.example"}
-    assert echo.ask(CHAT, GOOD[CHAT], page).status == 403
+    for origin in ("https://chat.example", "null", "http://[", f"http://127.0.0.1:{echo.port + 1}"):
+        assert echo.ask(CHAT, GOOD[CHAT], {"Origin": origin}).status == 403
     assert echo.ask(CHAT, GOOD[CHAT], {"Origin": f"http://127.0.0.1:{echo.port}"}).status == 200, "its own page"
     server = serve_echo(settings=ServeSettings(door=DoorRules(("key",), ("https://chat.example",))))
     asks = page | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}

@@ -1,11 +1,14 @@
 """An OpenAI-style HTTP API over a target.
 
-faults      what is answered in the place of an answer
 schema      the bodies of requests, and what of them is refused
 prepare     a body becomes requests of the decode loop
 backend     who answers them: a queue and the thread of the engine
 tool_calls  the calls in what a model writes
-figures     usage and acceptance of a response
-chat, completions, responses   the bodies of the three kinds of response, whole and piece by piece
-app         routes, keys, limits, disconnects
+choices     what becomes of each choice; usage and acceptance
+chat        the bodies of chat completions and completions, whole and in chunks
+responses   the same for the Responses API
+door        who is let in
+metrics     `/metrics`
+app         routes, limits, disconnects
+server      all of it around one target, and the process that speaks HTTP
 """

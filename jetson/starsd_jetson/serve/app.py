@@ -42,6 +42,8 @@ MAX_BODY_BYTES = 8 << 20
 """Of a request: more than any context holds, and little enough to be held for several."""
 KEEPALIVE_S = 15.0
 """Seconds after which a stream that has nothing to say says that it is there: proxies cut silent connections."""
+_LONGEST_LENGTH = 15
+"""Digits of a length that are worth reading."""
 _CLIENT_LEFT = 499
 """Status, in the log, of a response that nobody reads."""
 _SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -302,7 +304,7 @@ async def _read_body(request: Request) -> bytes:
         f"the body is larger than {MAX_BODY_BYTES >> 20} MiB", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     )
     length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+    if len(length) > _LONGEST_LENGTH or (length.isdecimal() and int(length) > MAX_BODY_BYTES):
         raise too_large
     data = bytearray()
     async for part in request.stream():

@@ -131,7 +131,7 @@ class Choices:
         stats = RoundStats()
         for answer in self._answers():
             stats.merge(answer.stats)
-        return {"speculative_decoding": speculation(stats)}
+        return {"speculative_decoding": speculation(stats, self.prepared.requests[0].shape.max_depth)}
 
     def _answers(self) -> list[Answer]:
         return [choice.answer for choice in self.all if choice.answer is not None]
@@ -144,10 +144,13 @@ class Choices:
         return IdentifiedCall(form.id_prefix + self._new_id(form.id_length), call)
 
 
-def speculation(stats: RoundStats) -> dict[str, Any]:
+def speculation(stats: RoundStats, max_depth: int) -> dict[str, Any]:
     """How drafting went, in the field names that vLLM uses and benchmark tools read.
 
     A step is a verify pass of a draft. Passes without one are not counted.
+
+    Args:
+        max_depth: most draft tokens that a step may accept.
     """
     steps = stats.drafted_rounds
     reached = [steps, *stats.level_hits, 0]
@@ -157,6 +160,7 @@ def speculation(stats: RoundStats) -> dict[str, Any]:
         if count > following
     }
     return {
+        "num_spec_tokens": max_depth,
         "num_spec_steps": steps,
         "num_draft_tokens": stats.drafted,
         "num_accepted_draft_tokens": stats.accepted,

@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from starsd_edge.listening import calls_this_machine, shown_secret
+from starsd_edge.protocol.codec import printable
 from starsd_jetson.serve.schema import ApiError
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 REQUEST_ID = "X-Request-Id"
 ANY_ORIGIN = "*"
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_SHOWN = 200
+"""Most characters of what a client has sent that are shown."""
 _PUBLIC = frozenset({"/health"})
 """Pages that tell nothing but that the server is up."""
 
@@ -52,10 +54,10 @@ def turn_away(path: str, headers: Headers, rules: DoorRules) -> ApiError | None:
             "a server without keys answers to localhost, 127.0.0.1 and [::1] only: for another name give it keys",
             status=HTTPStatus.MISDIRECTED_REQUEST,
         )
-    is_own_page = origin is not None and len(hosts) == 1 and urlsplit(origin).netloc == hosts[0]
+    is_own_page = len(hosts) == 1 and origin in {f"{scheme}://{hosts[0]}" for scheme in ("http", "https")}
     if origin is not None and not is_own_page and not {origin, ANY_ORIGIN} & {*rules.origins}:
         return ApiError(
-            f"pages of {origin[:200]} may not use this server: start it with --cors-origin {origin[:200]}",
+            f"pages of {origin[:_SHOWN]} may not use this server: start it with --cors-origin {origin[:_SHOWN]}",
             status=HTTPStatus.FORBIDDEN,
         )
     if rules.keys and path not in _PUBLIC and shown_secret(headers.getlist("authorization"), rules.keys) is None:
@@ -90,7 +92,8 @@ class RequestIds:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[REQUEST_ID] = name
-                log.info("%s %s %s: %d", name, scope["method"], scope["path"], message["status"])
+                path = printable(scope["path"][:_SHOWN])
+                log.info("%s %s %s: %d", name, scope["method"], path, message["status"])
             await send(message)
 
         await self._app(scope, receive, named)
