@@ -158,12 +158,16 @@ def test_a_stream_that_waits_shows_that_it_is_there(
         assert response.read().endswith(b"data: [DONE]\n\n")
 
 
-def test_a_server_that_stops_ends_the_answer_at_work(serve_echo: ServeEcho) -> None:
+def test_a_server_that_stops_says_so_to_who_waits(serve_echo: ServeEcho) -> None:
     engine = HeldEngine()
     server = serve_echo(engine=engine, speculation=False)
-    with asking(server, stream=True) as connection:
+    with ThreadPoolExecutor() as pool:
+        streamed = pool.submit(server.ask, CHAT, body(stream=True))
         wait_until(lambda: engine.asked == 1)
+        whole = pool.submit(server.ask, CHAT, body())
+        wait_until(lambda: server.server.backend.waiting == 1)
         server.server.should_exit = True
-        assert b"[DONE]" not in connection.getresponse().read()
+        *_, last = streamed.result().events
+        assert (last["error"]["type"], whole.result().status) == ("server_error", 503)
         engine.permit(500)
     assert engine.asked == 1

@@ -161,7 +161,7 @@ class Api:
             async for _ in chunks:
                 pass
         except JobCancelledError:
-            return Response(status_code=_CLIENT_LEFT)
+            return Response(status_code=_CLIENT_LEFT) if left.done() else error_response(_stopping())
         finally:
             job.cancel()
             left.cancel()
@@ -286,6 +286,11 @@ async def _refused(request: Request, error: Exception) -> Response:
     return error_response(ApiError(line, status=status))
 
 
+def _stopping() -> ApiError:
+    """What an answer that the server's own end has cut off ends with."""
+    return ApiError("the server stops: try again later", status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
 def _failure(error: Exception) -> ApiError:
     """An error that is not the client's."""
     if isinstance(error, UsageError):  # of the model's numbers, which only an answer can show
@@ -331,7 +336,8 @@ async def _stream(
         if not kind.is_named:
             yield _DONE
     except JobCancelledError:
-        return
+        if not left.done():
+            yield _failed_event(_stopping(), kind)
     except Exception as error:  # the status is sent already
         yield _failed_event(_failure(error), kind)
     finally:

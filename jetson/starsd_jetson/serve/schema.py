@@ -77,6 +77,7 @@ _ERROR_TYPES = {
     HTTPStatus.NOT_FOUND: "not_found_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.INTERNAL_SERVER_ERROR: "server_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "server_error",
 }
 _BAD_REQUEST = "invalid_request_error"
 
