@@ -104,6 +104,10 @@ TargetBundle = Annotated[
 Threads = Annotated[
     int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of each engine. Default: all cores.")
 ]
+Device = Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")]
+Context = Annotated[
+    int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
+]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the hub's bearer token.")]
 AsJson = Annotated[bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.")]
 FiguresFile = Annotated[Path | None, typer.Option(help="Also write the figures to this file, as JSON.")]

@@ -18,6 +18,7 @@ import pytest
 from starsd_edge.children import end_with_parent
 from tests.support.decoding import EOS, letters, plain_answer, request
 from tests.support.letter_bundle import write_bundle
+from tests.support.letter_program import start
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.unit_files import complaints, read_unit
 
@@ -97,13 +98,7 @@ def test_the_command_of_the_target_answers_over_http_until_it_is_told_to_end(tmp
     config.write_text("\n".join([*kept, *(f'{key} = "{value}"' for key, value in changed.items())]))
     command = shlex.split(read_unit(TARGET)["Service"]["ExecStart"][0])[1:]
     command[command.index("/etc/starsd-edge/target.toml")] = str(config)
-    target = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.letter_program", *command, "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        preexec_fn=end_with_parent,
-    )
+    target = start(*command, "--port", 0)
     try:
         assert target.stdout is not None
         port = urlsplit(target.stdout.readline().split()[2]).port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.children import end_with_parent
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
+from tests.support.letter_program import start
 from tests.support.scripted_hub import ScriptedHub
 from tests.support.served import DEADLINE_S
 
@@ -36,14 +35,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
 @contextmanager
 def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command on the numpy engine, and the address that it says it listens on."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.letter_program", "serve", *map(str, arguments), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        preexec_fn=end_with_parent,
-    )
+    process = start("serve", *arguments, "--port", 0)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -14,6 +14,7 @@ import typer
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.run_draft.command import RunDraftOptions
 from starsd_edge.cli.shared_options import (
+    Device,
     DraftBranching,
     DraftDepth,
     DraftNodes,
@@ -62,7 +63,7 @@ class BenchDecodeOptions:
     draft_nodes: DraftNodes = None
     draft_branching: DraftBranching = None
     draft_wait: DraftWait = None
-    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
+    device: Device = "cpu"
     threads: Threads = None
     hub_threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of the hub's engine. Default: as --threads.")

@@ -12,7 +12,16 @@ import typer
 
 from starsd_edge.cli.logs import LogOptions
 from starsd_edge.cli.options import check_seconds
-from starsd_edge.cli.shared_options import DraftBranching, DraftDepth, DraftWait, Threads, TokenFile, bundle_names
+from starsd_edge.cli.shared_options import (
+    Context,
+    Device,
+    DraftBranching,
+    DraftDepth,
+    DraftWait,
+    TargetBundle,
+    Threads,
+    TokenFile,
+)
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -207,9 +216,7 @@ class LengthOptions:
     __panel__: ClassVar[str] = "Length"
 
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256
-    context: Annotated[
-        int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
-    ] = None
+    context: Context = None
     stop: Annotated[
         tuple[str, ...],
         typer.Option(help="Text that ends an answer; may be given several times.", show_default=False),
@@ -286,12 +293,7 @@ class OutputOptions:
 class RunTargetOptions:
     """All of them."""
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Directory or name of a bundle that `starsd-edge export` wrote.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     prompts: PromptOptions
     hub: HubOptions
     length: LengthOptions
@@ -299,7 +301,7 @@ class RunTargetOptions:
     drafts: DraftOptions
     output: OutputOptions
     log: LogOptions
-    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
+    device: Device = "cpu"
     threads: Threads = None
 
     def __post_init__(self) -> None:

@@ -13,10 +13,9 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.logs import LogOptions, logging_to
-from starsd_edge.cli.options import MAX_THREADS
 from starsd_edge.cli.run_target.options import DraftOptions, HubOptions, check_hub_is_used
 from starsd_edge.cli.run_target.setup import draft_settings, hub_address
-from starsd_edge.cli.shared_options import bundle_names
+from starsd_edge.cli.shared_options import Context, Device, TargetBundle, Threads
 from starsd_edge.errors import UsageError
 from starsd_edge.key_file import read_tokens
 
@@ -76,23 +75,14 @@ class HttpOptions:
 class ServeOptions:
     """All of them."""
 
-    bundle: Annotated[
-        str,
-        typer.Argument(
-            help="Directory or name of a bundle that `starsd-edge export` wrote.", autocompletion=bundle_names
-        ),
-    ]
+    bundle: TargetBundle
     http: HttpOptions
     hub: HubOptions
     drafts: DraftOptions
     log: LogOptions
-    context: Annotated[
-        int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
-    ] = None
-    device: Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")] = "cpu"
-    threads: Annotated[
-        int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads of the engine.", show_default=False)
-    ] = None
+    context: Context = None
+    device: Device = "cpu"
+    threads: Threads = None
 
     def __post_init__(self) -> None:
         check_hub_is_used(self.hub, self.drafts)
