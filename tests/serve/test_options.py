@@ -119,6 +119,9 @@ def test_logits_that_lie_on_a_device_are_fetched_where_log_probabilities_are_ask
         assert engine.fetched == 0
         told = other.ask(COMPLETION, body | {"logprobs": 3}).body["choices"][0]
         assert engine.fetched > 0
+        refused = other.ask(CHAT, {"model": "small", "messages": [{"role": "user", "content": "a"}]})
+        assert (refused.status, refused.error["param"]) == (400, "messages")
+        assert "no chat template: use /v1/completions" in refused.error["message"]
     assert plain["text"] == told["text"]
     assert told == server.ask(COMPLETION, body | {"logprobs": 3}).body["choices"][0]
 

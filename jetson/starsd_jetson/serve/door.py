@@ -29,6 +29,8 @@ ANY_ORIGIN = "*"
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _SHOWN = 200
 """Most characters of what a client has sent that are shown."""
+_POLLED = frozenset({"/health", "/metrics"})
+"""Pages that programs ask for all the time."""
 _PUBLIC = frozenset({"/health"})
 """Pages that tell nothing but that the server is up."""
 
@@ -93,7 +95,8 @@ class RequestIds:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[REQUEST_ID] = name
                 path = printable(scope["path"][:_SHOWN])
-                log.info("%s %s %s: %d", name, scope["method"], path, message["status"])
+                level = logging.DEBUG if scope["path"] in _POLLED else logging.INFO
+                log.log(level, "%s %s %s: %d", name, scope["method"], path, message["status"])
             await send(message)
 
         await self._app(scope, receive, named)

@@ -186,6 +186,8 @@ class Preparer:
     ) -> list[int]:
         if not messages:
             raise ApiError("there is no message", param)
+        if not self._tokenizer.has_chat_template:
+            raise ApiError("this model has no chat template: use /v1/completions", param)
         try:
             return self._tokenizer.encode_chat(messages, functions)
         except UsageError as error:
