@@ -165,9 +165,9 @@ make_environment() {
         act "$python" -m venv --clear --system-site-packages "$venv"
     fi
     if [ -n "$wheels" ]; then
-        pip+=(--no-index --find-links "$wheels" "starsd-edge[jetson,serve]")
+        pip+=(--no-index --find-links "$wheels" "starsd-edge[jetson,serve,json]")
     else
-        pip+=("${SOURCE}[jetson,serve]")
+        pip+=("${SOURCE}[jetson,serve,json]")
     fi
     act "$venv/bin/python" -m pip "${pip[@]}" --upgrade --upgrade-strategy only-if-needed \
         --constraint "$HERE/constraints-jetpack$jetpack.txt"

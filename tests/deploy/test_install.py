@@ -36,7 +36,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
     (pip,) = (line for line in lines if "-m pip" in line)
     constraints = SCRIPT.with_name(f"constraints-jetpack{says[-1]}.txt")
     assert pip.endswith(f"--constraint {constraints}")
-    assert f"{SCRIPT.parents[2]}\\[jetson\\,serve\\]" in pip
+    assert f"{SCRIPT.parents[2]}\\[jetson\\,serve\\,json\\]" in pip
     assert "would run: systemctl daemon-reload" in lines
     assert lines[-1] == "Nothing was changed."
     assert board.files() == before
@@ -142,7 +142,7 @@ def test_without_a_network_it_takes_wheels_from_a_directory(tmp_path: Path) -> N
     board = FakeBoard(tmp_path)
     assert board.install("--wheels", tmp_path / "wheels").returncode == 0
     (pip,) = (call for call in board.calls() if call.startswith("python -m pip"))
-    assert f"--no-index --find-links {tmp_path / 'wheels'} starsd-edge[jetson,serve]" in pip
+    assert f"--no-index --find-links {tmp_path / 'wheels'} starsd-edge[jetson,serve,json]" in pip
 
 
 def test_the_release_can_be_that_of_the_package(tmp_path: Path) -> None:

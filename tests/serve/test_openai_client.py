@@ -82,6 +82,18 @@ def test_tools(serve_echo: ServeEcho) -> None:
     assert client.chat.completions.create(**asked | {"messages": said}).choices[0].message.content == "rain"
 
 
+def test_structured_outputs(client: Any) -> None:
+    pytest.importorskip("llguidance")
+    pydantic = pytest.importorskip("pydantic")
+    thing = pydantic.create_model("Thing", colour=(str, ...), size=(int, ...))
+    said = '{"colour": "red", "size": 7}'
+    asked = ASKED | {"messages": [{"role": "user", "content": said}]}
+    (choice,) = client.chat.completions.parse(response_format=thing, **asked).choices
+    assert (choice.message.parsed.colour, choice.message.parsed.size) == ("red", 7)
+    parsed = client.responses.parse(model="small", input=said, temperature=0, text_format=thing).output_parsed
+    assert parsed == choice.message.parsed
+
+
 def test_without_waiting(echo: Served) -> None:
     async def several() -> list[str]:
         async with openai.AsyncOpenAI(base_url=echo.url, api_key="none", max_retries=0) as client:

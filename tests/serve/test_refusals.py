@@ -32,6 +32,12 @@ def said(content: Any, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content, **more}]}
 
 
+def form(schema: Any) -> dict[str, Any]:
+    """Of an answer; without a schema where that is `...`."""
+    named = {"name": "x"} if schema is ... else {"name": "x", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
 EVERYWHERE: list[tuple[str | None, dict[str, Any]]] = [
     ("model", {"model": "other"}),
     ("model", {"model": None}),
@@ -82,8 +88,16 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (CHAT, "top_logprobs", {"logprobs": True, "top_logprobs": 21}),
     (CHAT, "stream_options", {"stream_options": {"include_usage": True}}),
     (CHAT, "stream_options.more", {"stream": True, "stream_options": {"more": True}}),
-    (CHAT, "response_format", {"response_format": {"type": "json_object"}}),
-    (CHAT, "response_format", {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
+    (CHAT, "response_format.type", {"response_format": {"type": "xml"}}),
+    (CHAT, "response_format", {"response_format": {"type": "json_schema"}}),
+    (
+        CHAT,
+        "response_format.json_schema.schema",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+    ),
+    (CHAT, "response_format", form({"type": "nothing"})),
+    (CHAT, "response_format", form({"$ref": "http://elsewhere.example/schema"})),
+    (CHAT, "ignore_eos", form({"type": "object"}) | {"ignore_eos": True}),
     (CHAT, "tool_choice", {"tool_choice": "required"}),
     (CHAT, "tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
     (CHAT, "tools[0].type", {"tools": [{"type": "web_search"}]}),
@@ -115,7 +129,8 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (RESPONSE, "background", {"background": True}),
     (RESPONSE, "truncation", {"truncation": "auto"}),
     (RESPONSE, "reasoning", {"reasoning": {"effort": "low"}}),
-    (RESPONSE, "text.format", {"text": {"format": {"type": "json_object"}}}),
+    (RESPONSE, "text.format", {"text": {"format": {"type": "json_schema", "name": "x"}}}),
+    (RESPONSE, "text.format", {"text": {"format": {"type": "json_object", "schema": {}}}}),
     (RESPONSE, "text.verbosity", {"text": {"verbosity": "low"}}),
     (RESPONSE, "include[0]", {"include": ["reasoning.encrypted_content"]}),
     (RESPONSE, "tools[0].type", {"tools": [{"type": "web_search", "name": "x"}]}),

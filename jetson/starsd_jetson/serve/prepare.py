@@ -15,6 +15,7 @@ from typing import Any
 from starsd_edge.errors import UsageError
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
+from starsd_edge.text.grammar import Grammar, json_grammar
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.answers import Request
 from starsd_jetson.api import OpenTarget
@@ -28,7 +29,6 @@ from starsd_jetson.serve.schema import (
     FunctionCall,
     FunctionCallOutput,
     Message,
-    ResponseFormat,
     ResponseMessage,
     ResponsesBody,
     Sampling,
@@ -103,7 +103,6 @@ class Preparer:
         Raises:
             ApiError: it cannot be answered as it stands.
         """
-        _require_text(body.response_format, "response_format")
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError("top_logprobs needs logprobs: true", "top_logprobs")
         top = _checked_top("top_logprobs", body.top_logprobs or 0) if body.logprobs else None
@@ -115,7 +114,13 @@ class Preparer:
             raise ApiError("give max_completion_tokens or max_tokens, not both", "max_tokens")
         name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         limit = body.max_tokens if body.max_tokens is not None else body.max_completion_tokens
-        request = replace(self._request(body, prompt, (name, limit), "messages"), logprobs=top, shown=shown)
+        grammar = None
+        if body.response_format is not None:
+            form, param = body.response_format, "response_format"
+            schema = None if form.json_schema is None else form.json_schema.schema
+            grammar = self._grammar(form.type, schema, param, body.ignore_eos, has_tools=tools is not None)
+        request = self._request(body, prompt, (name, limit), "messages")
+        request = replace(request, logprobs=top, shown=shown, grammar=grammar)
         return Prepared(
             _choices(request, body.n),
             stream=body.stream,
@@ -150,8 +155,6 @@ class Preparer:
         Raises:
             ApiError: it cannot be answered as it stands.
         """
-        if body.text is not None:
-            _require_text(body.text.format, "text.format")
         if body.stream_options is not None and body.stream_options.include_usage:
             raise ApiError(
                 "include_usage is for chats: a response always has its usage", "stream_options.include_usage"
@@ -162,7 +165,31 @@ class Preparer:
         tools, shown = self._tools(functions, body.tool_choice)
         prompt = self._chat_prompt(_input_messages(body), functions if tools else None, "input")
         request = self._request(body, prompt, ("max_output_tokens", body.max_output_tokens), "input")
-        return Prepared((replace(request, logprobs=top, shown=shown),), stream=body.stream, tools=tools)
+        grammar = None
+        if body.text is not None and body.text.format is not None:
+            form, param = body.text.format, "text.format"
+            grammar = self._grammar(form.type, form.schema, param, body.ignore_eos, has_tools=tools is not None)
+        request = replace(request, logprobs=top, shown=shown, grammar=grammar)
+        return Prepared((request,), stream=body.stream, tools=tools)
+
+    def _grammar(
+        self, kind: str, schema: Mapping[str, Any] | bool | None, param: str, ignore_eos: bool, *, has_tools: bool
+    ) -> Grammar | None:
+        """What an answer is held to; None for any text."""
+        if (schema is not None) != (kind == "json_schema"):
+            raise ApiError(f"{param} of type json_schema needs a schema, and no other has one", param)
+        if kind == "text":
+            return None
+        if has_tools:
+            raise ApiError(f"{param} of type {kind} and tools do not go together: leave one of them out", param)
+        if ignore_eos:
+            raise ApiError("an answer held to a form ends with it: leave ignore_eos out", "ignore_eos")
+        try:
+            grammar = json_grammar(schema)
+            self._tokenizer.constraint(grammar)  # so that what cannot be used is known now
+        except UsageError as error:
+            raise ApiError(str(error), param) from None
+        return grammar
 
     def _tools(self, functions: Sequence[Mapping[str, Any]], choice: Any) -> tuple[Tools | None, frozenset[int]]:
         """How calls are read, and the special tokens that have to be read for it."""
@@ -300,11 +327,6 @@ def _include_usage(body: ChatBody | CompletionBody) -> bool:
     if not body.stream:
         raise ApiError("stream_options is for streams: give stream: true, or leave it out", "stream_options")
     return body.stream_options.include_usage
-
-
-def _require_text(form: ResponseFormat | None, param: str) -> None:
-    if form is not None and form.type != "text":
-        raise ApiError(f"{param} of type {form.type!r} is not supported: only text is", param)
 
 
 def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

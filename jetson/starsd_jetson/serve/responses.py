@@ -97,6 +97,7 @@ class ResponseWriter:
 
     def _body(self, status: str) -> dict[str, Any]:
         asked, sampling = self._asked, self.choices.prepared.requests[0].sampling
+        form = None if asked.text is None else asked.text.format
         return {
             "id": self._head.id,
             "object": "response",
@@ -113,7 +114,7 @@ class ResponseWriter:
             "previous_response_id": None,
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"} if form is None else to_json_value(form)},
             "tool_choice": asked.tool_choice,
             "tools": [to_json_value(tool) for tool in asked.tools or ()],
             "top_logprobs": asked.top_logprobs or 0,

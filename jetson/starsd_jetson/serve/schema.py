@@ -188,16 +188,36 @@ class FunctionCallOutput(Strict, kw_only=True):
     status: str | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    """The form of an answer; those of other types have more fields."""
+class JsonSchema(Strict, kw_only=True):
+    """A schema with its name. An answer is held to it whether or not it is called strict."""
 
-    type: str
+    name: str
+    schema: dict[str, Any] | bool
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict, kw_only=True):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class TextFormat(Strict, kw_only=True):
+    """The same in the Responses API, where the fields of a schema are its own."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    description: str | None = None
+    strict: bool | None = None
 
 
 class ResponseText(Strict):
     """Of the Responses API."""
 
-    format: ResponseFormat | None = None
+    format: TextFormat | None = None
 
 
 class StreamOptions(Strict):
@@ -321,7 +341,7 @@ def _explained(error: str, place: str) -> ApiError:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
         return ApiError(f"{path} is not supported: leave it out", path, code="unsupported_parameter")
     reason = _PLACE.sub("", error)
-    if path.endswith(".type"):
+    if path.endswith(".type") and "format" not in path:
         reason += " (only text is supported)"
     if "missing required field" in reason:
         name = reason.rpartition(" ")[2].strip("`")
