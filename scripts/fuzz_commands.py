@@ -30,7 +30,7 @@ from starsd_edge.cli import main
 LONGEST_S = 20
 """A run that takes longer is slow, and has three times as long in a second try."""
 SLOW = "took too long"
-_WAITING = ("run-draft", "run-target", "monitor", "demo")
+_WAITING = ("run-draft", "run-target", "serve", "monitor", "demo")
 """May run for ever, and are ended sooner."""
 _WAITING_S = 6
 # No address outside this machine, and no path of a file that a run as root could put something in the place of.
@@ -59,7 +59,7 @@ _TEXTS = (
     *(b"[plan]\nfrom = '\\u0000'\n", b"[check]\nthreads = 99999999999999999999\n", b"[doctor]\nport = -1\n"),
 )
 _COMMANDS = (
-    *(("check",), ("plan",), ("run-target",), ("run-draft",), ("monitor",), ("doctor",), ("pull",), ()),
+    *(("check",), ("plan",), ("run-target",), ("serve",), ("run-draft",), ("monitor",), ("doctor",), ("pull",), ()),
     *(("config", "show"), ("config", "path"), ("bench", "verify"), ("bench", "hub-step"), ("bench", "drafts")),
     *(("bench", "decode"), ("bench", "trace")),
 )
@@ -68,6 +68,7 @@ _COSTLY_SHARE = 0.02
 _SMALL: dict[tuple[str, ...], tuple[str, ...]] = {
     ("run-target",): ("--max-tokens", "4", "--prompt", "hi"),
     ("run-draft",): ("--port", "0"),
+    ("serve",): ("--port", "0"),
     ("bench", "verify"): ("--passes", "3", "--rows", "2", "--committed", "8"),
     ("bench", "drafts"): ("--draft", "ngram", "--limit", "1", "--new-tokens", "8"),
     ("bench", "decode"): ("--repeats", "1", "--new-tokens", "2", "--prompt-tokens", "4"),
