@@ -25,16 +25,22 @@ if TYPE_CHECKING:
     from starsd_edge.speculation.penalties import Penalties
     from starsd_edge.speculation.sampling import SamplingParams
     from starsd_edge.text.grammar import json_grammar
-    from starsd_jetson.answers import Answer, Piece
-    from starsd_jetson.api import Chat, DraftSettings, OpenTarget, open_target
+    from starsd_jetson.answers import Answer, BusyError, Piece, Request
+    from starsd_jetson.api import Chat, DraftSettings, OpenTarget, RequestLimits, open_target
+    from starsd_jetson.requests import AnswerStream, Requests
 
 __all__ = [
     "Answer",
+    "AnswerStream",
+    "BusyError",
     "Chat",
     "DraftSettings",
     "OpenTarget",
     "Penalties",
     "Piece",
+    "Request",
+    "RequestLimits",
+    "Requests",
     "RunningHub",
     "SamplingParams",
     "StarsdError",
@@ -46,11 +52,16 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Answer": "starsd_jetson.answers",
+    "AnswerStream": "starsd_jetson.requests",
+    "BusyError": "starsd_jetson.answers",
     "Chat": "starsd_jetson.api",
     "DraftSettings": "starsd_jetson.api",
     "OpenTarget": "starsd_jetson.api",
     "Penalties": "starsd_edge.speculation.penalties",
     "Piece": "starsd_jetson.answers",
+    "Request": "starsd_jetson.answers",
+    "RequestLimits": "starsd_jetson.api",
+    "Requests": "starsd_jetson.requests",
     "RunningHub": "starsd_edge.hub_process",
     "SamplingParams": "starsd_edge.speculation.sampling",
     "StarsdError": "starsd_edge.errors",

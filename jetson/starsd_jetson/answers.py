@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.speculation.sampling import SamplingParams, TokenLogprob
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import RoundStats
@@ -13,6 +13,18 @@ from starsd_edge.text.grammar import Grammar
 
 CANCELLED = "cancelled"
 """`finish_reason` of an answer that the caller ended before a stop rule did."""
+
+
+class BusyError(StarsdError):
+    """As many requests as may be are taken in already.
+
+    Attributes:
+        retry_after_s: whole seconds after which there is room again, by what answers took lately.
+    """
+
+    def __init__(self, taken: int, retry_after_s: int) -> None:
+        super().__init__(f"{taken} requests are answered or wait already: ask again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -130,3 +142,8 @@ def check_prompt(request: Request) -> None:
             f"the prompt has {len(request.prompt)} tokens and the context holds {request.context}: "
             "shorten the prompt or raise --context"
         )
+
+
+def empty_answer(request: Request, finish_reason: str) -> Answer:
+    """The answer of a request that ended before it began."""
+    return Answer((), "", finish_reason, len(request.prompt), 0, RoundStats(), 0.0, 0.0)

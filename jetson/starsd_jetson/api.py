@@ -5,7 +5,7 @@
             print(piece.text, end="", flush=True)
 
 The text is that of the model alone, whatever the hub does. A target belongs to one thread at a time, and its answers
-come one after the other.
+come one after the other, until `OpenTarget.requests` gives it a thread of its own that answers several at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -34,17 +35,19 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.summary import LinkFigures
 from starsd_edge.text.conversation import Conversation, Turn, fit
 from starsd_edge.text.grammar import Grammar
+from starsd_jetson.answer_set import AnswerSet, Limits
 from starsd_jetson.answers import Answer, Piece, Request
-from starsd_jetson.decoder import stream, whole
+from starsd_jetson.decoder import whole
 from starsd_jetson.draft_size import draft_shape, hub_draft_shape
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from starsd_jetson.hub_address import HubAddress
-from starsd_jetson.hub_drafting import HubDrafts, OpenChannel
+from starsd_jetson.hub_drafting import FindChannel, HubDrafts
 from starsd_jetson.hub_endings import HubError
 from starsd_jetson.hub_link import HubLink
 from starsd_jetson.kept_channel import KeptChannels
-from starsd_jetson.kept_sequence import KeptSequence
+from starsd_jetson.kept_sequences import KeptSequences
 from starsd_jetson.reporting import Reporter
+from starsd_jetson.requests import Requests
 from starsd_jetson.target import FeatureForm, Target
 from starsd_jetson.wait_policy import WaitPolicy
 
@@ -58,6 +61,10 @@ must not hold up the answer.
 """
 REQUIRED_CONNECT_S = 10.0
 """Seconds that a required hub has to welcome the target before opening fails."""
+USUAL_CONTEXTS = 4
+"""Contexts that the KV of several requests has room for where the caller names no budget."""
+ROOM_STEP = 256
+"""The room of a sequence is a multiple of so many tokens: finished ones fit the next request more often."""
 _HUB_LEFT_ALONE = "the hub is left alone: --no-speculation decodes token by token"
 
 
@@ -85,6 +92,22 @@ class DraftSettings:
     window: int | None = None
     features: FeatureForm = "auto"
     allow_inexact: bool = False
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """How many requests `OpenTarget.requests` takes in at once.
+
+    Attributes:
+        most_open: answers that are worked at by turns.
+        most_waiting: requests beyond those that wait for their turn to begin; one more is refused with `BusyError`.
+        kv_tokens: most tokens that all sequences, those of answers and those kept for later ones, have room for; None
+            takes four times the context.
+    """
+
+    most_open: int = 8
+    most_waiting: int = 32
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +153,7 @@ def link_to(
 
 
 def hub_drafts(
-    open_channel: OpenChannel,
+    find_channel: FindChannel,
     wait_s: float | None = None,
     measured: VerifyCurves | None = None,
     fallback: DraftSource | None = None,
@@ -142,7 +165,7 @@ def hub_drafts(
         measured: times of verify passes.
         fallback: drafts whenever the hub has none; None takes local n-grams.
     """
-    return HubDrafts(open_channel, fallback or NgramDrafts(measured), WaitPolicy(wait_s, measured), time.monotonic)
+    return HubDrafts(find_channel, fallback or NgramDrafts(measured), WaitPolicy(wait_s, measured), time.monotonic)
 
 
 def open_target(
@@ -215,6 +238,7 @@ class OpenTarget:
         self._measured = measured
         self._stack = ExitStack()
         self._single: Answers | None = None
+        self._requests: Requests | None = None
 
     @classmethod
     def load(
@@ -343,20 +367,83 @@ class OpenTarget:
         request = self.request(tokens, sampling, max_tokens, stop, ignore_eos, grammar)
         if self._single is None:
             self._single = self.answers()
-        return self._single.stream(request, cancelled)
+        return self.streamed(request, cancelled, self._single)
+
+    def streamed(
+        self, request: Request, cancelled: Callable[[], bool], answers: Answers
+    ) -> Generator[Piece, None, Answer]:
+        """Answer a request by `answers`, or while there is one by the thread that answers several."""
+        if self._requests is not None and not self._requests.is_closed:
+            return self._requests.stream(request, cancelled)
+        return answers.stream(request, cancelled)
 
     def answers(self, *, keeps_text: bool = False) -> Answers:
-        """Something that answers requests of this target one after the other.
+        """Something that answers requests of this target on the caller's thread.
 
         Args:
             keeps_text: each prompt begins with most of the text before, as in a chat: KV and the hub's session are kept
                 from answer to answer.
         """
-        source = self._source(keeps_text)
-        reporter = None
-        if self.link is not None and isinstance(source, HubDrafts):
-            reporter = Reporter(self.link.report, lambda: source.why_off, time.monotonic)
-        return Answers(self.target, source, reporter, KeptSequence() if keeps_text else None)
+        sequences = KeptSequences(self.target.engine, self.context if keeps_text else None, is_keeping=keeps_text)
+        channels = None
+        if self.link is not None and keeps_text:
+            channels = KeptChannels(self.link.open_channel)
+            self._stack.callback(channels.close)
+        return Answers(self._answer_set(sequences, channels, Limits()))
+
+    def requests(self, limits: RequestLimits | None = None) -> Requests:
+        """Answer several requests at once, on a thread that this starts; close it, or use it as a context manager.
+        Until then that thread alone uses the engine: `answer`, `stream` and chats hand their requests to it.
+
+        Args:
+            limits: how many requests are taken in, and how much KV they may use.
+
+        Raises:
+            UsageError: the KV budget is smaller than the context, or such a thread runs already.
+        """
+        if self._requests is not None and not self._requests.is_closed:
+            raise UsageError("this target answers several requests already: close what `requests` gave before")
+        limits = limits or RequestLimits()
+        budget = limits.kv_tokens or USUAL_CONTEXTS * self.context
+        if budget < self.context:
+            raise UsageError(f"a KV budget of {budget} tokens holds no context of {self.context}: raise the budget")
+        wake = threading.Event()
+        channels = None
+        if self.link is not None:
+            self.link.listen(wake.set)
+            channels = KeptChannels(self.link.open_channel, partial(_most_sessions, self.link, limits.most_open))
+        sequences = KeptSequences(self.target.engine, budget)
+        answer_set = self._answer_set(sequences, channels, Limits(limits.most_open, limits.most_waiting), self._room)
+        on_close = (lambda: None) if channels is None else channels.close
+        self._requests = self._stack.enter_context(Requests(answer_set, time.monotonic, wake, on_close))
+        return self._requests
+
+    def _room(self, request: Request) -> int:
+        """Tokens that a request's sequence needs room for; all that there may be where sequences are of one size."""
+        if self.target.bundle.manifest.graph.kv_strategy == "inplace":
+            return request.context
+        needed = len(request.prompt) + request.max_tokens
+        return min(request.context, -(-needed // ROOM_STEP) * ROOM_STEP)
+
+    def _answer_set(
+        self,
+        sequences: KeptSequences,
+        channels: KeptChannels | None,
+        limits: Limits,
+        room: Callable[[Request], int] = lambda request: request.context,
+    ) -> AnswerSet:
+        reporter = None if self.link is None else Reporter(self.link.report, time.monotonic)
+        return AnswerSet(
+            self.target.engine,
+            self.target.tokenizer,
+            lambda: self._source(channels),
+            sequences,
+            time.monotonic,
+            limits,
+            room=room,
+            on_round=reporter.round if reporter else lambda done: None,
+            on_idle=reporter.idle if reporter else lambda: None,
+        )
 
     def chat(self, system: str = "") -> Chat:
         """Begin a chat.
@@ -387,52 +474,28 @@ class OpenTarget:
     ) -> None:
         self.close()
 
-    def _source(self, keeps_text: bool) -> DraftSource:
+    def _source(self, channels: KeptChannels | None) -> DraftSource:
         if not self._drafts.speculation:
             return NoDrafts()
         if self.link is None:
             return NgramDrafts(self._measured)
-        open_channel: OpenChannel = self.link.open_channel
-        if keeps_text:
-            channels = KeptChannels(open_channel)
-            self._stack.callback(channels.close)
-            open_channel = channels.open
-        return hub_drafts(open_channel, self._drafts.wait_s, self._measured)
+        find_channel: FindChannel = self.link.open_channel if channels is None else channels.open
+        return hub_drafts(find_channel, self._drafts.wait_s, self._measured)
 
 
-@dataclass(frozen=True)
 class Answers:
-    """Answers requests one after the other.
+    """Answers requests on the thread of the caller.
 
-    Attributes:
-        source: where drafts come from.
-        reporter: tells the hub of every round; None without one.
-        kept: the KV from answer to answer; None starts each anew.
+    Args:
+        answer_set: works at them.
     """
 
-    target: Target
-    source: DraftSource
-    reporter: Reporter | None
-    kept: KeptSequence | None = None
+    def __init__(self, answer_set: AnswerSet) -> None:
+        self._set = answer_set
 
     def stream(self, request: Request, cancelled: Callable[[], bool] = lambda: False) -> Generator[Piece, None, Answer]:
         """Answer one request; see `starsd_jetson.decoder.stream`."""
-        try:
-            return (
-                yield from stream(
-                    self.target.engine,
-                    self.target.tokenizer,
-                    request,
-                    self.source,
-                    clock=time.monotonic,
-                    kept=self.kept,
-                    on_round=self.reporter.round if self.reporter else lambda done: None,
-                    cancelled=cancelled,
-                )
-            )
-        finally:
-            if self.reporter:
-                self.reporter.idle()
+        return self._set.stream(request, cancelled)
 
     def answer(
         self,
@@ -485,9 +548,14 @@ class Chat:
         encode = self._target.target.tokenizer.encode_chat
         fitted, prompt = fit(self.conversation, message, encode, self._target.context, max_tokens)
         request = self._target.request(prompt, sampling, max_tokens, stop, grammar=grammar)
-        answer = yield from self._answers.stream(request, cancelled)
+        answer = yield from self._target.streamed(request, cancelled, self._answers)
         self.conversation = fitted.with_turn(Turn(message, answer.text, answer.finish_reason))
         return answer
+
+
+def _most_sessions(link: HubLink, wanted: int) -> int:
+    """Sessions that may be open at once: as many as wanted, if the hub takes so many of one target."""
+    return wanted if link.welcome is None else min(wanted, link.welcome.max_sessions)
 
 
 class _Notices:

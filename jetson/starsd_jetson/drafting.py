@@ -20,6 +20,9 @@ from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import NGRAM, NONE
 from starsd_jetson.draft_size import DraftCostModel
 
+NOW = float("-inf")
+"""A time that has always passed: nothing has to be waited for."""
+
 
 @dataclass(frozen=True)
 class RoundDraft:
@@ -65,11 +68,20 @@ class DraftSource(Protocol):
     def extend(self) -> None:
         """More rows will come before a draft is wanted; a source that sends them elsewhere may do so now."""
 
-    def ask(self, shape: DraftShape) -> None:
-        """Ask for a tree of at most this shape under the last token appended. Returns at once."""
+    def ask(self, shape: DraftShape, others: int = 0) -> None:
+        """Ask for a tree of at most this shape under the last token appended. Returns at once.
+
+        Args:
+            others: answers that use the device while this one waits for its draft.
+        """
+
+    def ready_at(self) -> float:
+        """When to take the tree asked for: `NOW` where it is here or not worth a wait, else the time, on the source's
+        clock, until which a wait for it pays. Returns at once, and may say `NOW` when asked again.
+        """
 
     def take(self) -> RoundDraft:
-        """The tree asked for; waits for it as long as the wait policy allows."""
+        """The tree asked for. Before the time that `ready_at` gives it is waited for until then."""
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
         """The round of the draft taken last is over.
@@ -96,8 +108,12 @@ class NoDrafts:
     def extend(self) -> None:
         """Nothing to send."""
 
-    def ask(self, shape: DraftShape) -> None:
+    def ask(self, shape: DraftShape, others: int = 0) -> None:
         """Nothing to prepare."""
+
+    def ready_at(self) -> float:
+        """There is nothing to wait for."""
+        return NOW
 
     def take(self) -> RoundDraft:
         """The empty tree."""
@@ -154,9 +170,13 @@ class NgramDrafts:
     def extend(self) -> None:
         """Nothing to send."""
 
-    def ask(self, shape: DraftShape) -> None:
+    def ask(self, shape: DraftShape, others: int = 0) -> None:
         """Remember the shape; drafting itself takes microseconds."""
         self._shape = self._cost_model.wanted(shape)
+
+    def ready_at(self) -> float:
+        """There is nothing to wait for."""
+        return NOW
 
     def take(self) -> RoundDraft:
         """The tree of the most recent, longest matches."""

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from starsd_edge.protocol.codes import CLAMPED, CLOSED, EMPTY, LATE, LOCAL, SILENT, WEAK
 from starsd_edge.protocol.target_side import DraftArrived
-from starsd_edge.speculation.tree import DraftShape
-from starsd_jetson.drafting import DraftSource, RoundDraft
+from starsd_edge.speculation.tree import DraftShape, DraftTree
+from starsd_edge.telemetry.rounds import NONE
+from starsd_jetson.drafting import NOW, DraftSource, RoundDraft
 from starsd_jetson.wait_policy import WaitPolicy
 
 
@@ -63,13 +64,15 @@ class DraftChannel(Protocol):
 
 OpenChannel: TypeAlias = Callable[[Sequence[int], str], DraftChannel]
 """Begins a session: (prompt, "greedy" or "sampled") -> channel."""
+FindChannel: TypeAlias = Callable[[Sequence[int], str], "DraftChannel | None"]
+"""As `OpenChannel`; None where no more sessions may be open."""
 
 
 class HubDrafts:
     """A draft source on a link to the hub.
 
     Args:
-        open_channel: begins a session.
+        find_channel: begins a session; where it cannot, the fallback drafts for the whole answer.
         fallback: drafts whenever the hub does not.
         wait_policy: decides whether to ask, how long to wait and what to verify; it is kept from answer to answer.
         clock: monotonic seconds.
@@ -77,12 +80,12 @@ class HubDrafts:
 
     def __init__(
         self,
-        open_channel: OpenChannel,
+        find_channel: FindChannel,
         fallback: DraftSource,
         wait_policy: WaitPolicy,
         clock: Callable[[], float],
     ) -> None:
-        self._open_channel = open_channel
+        self._find_channel = find_channel
         self._fallback = fallback
         self._wait_policy = wait_policy
         self._clock = clock
@@ -94,13 +97,16 @@ class HubDrafts:
         """Open a session and forget the last answer."""
         self._wait_policy.cost_model.begin(len(prompt))
         self._fallback.begin(prompt, sampling_kind)
-        self._channel = self._open_channel(prompt, sampling_kind)
+        self._channel = self._find_channel(prompt, sampling_kind)
         self._ids = list(prompt[:1])
         self._shape = DraftShape(0, 0)
         self._asked_at = 0.0
         self._asked_base = self._asked_depth = 0
         self._first_epoch: int | None = None
         self._ready: RoundDraft | None = None
+        self._own: RoundDraft | None = None
+        self._ready_at = NOW
+        self._others = 0
         self._bytes_up = 0
         self._bytes_down = 0
         self._missed = ""
@@ -119,9 +125,10 @@ class HubDrafts:
         if self._channel is not None:
             self._channel.extend()
 
-    def ask(self, shape: DraftShape) -> None:
+    def ask(self, shape: DraftShape, others: int = 0) -> None:
         """Request a tree under the present root, unless a late one fits it, one is still outstanding, or none pays."""
         shape = self._shape = self._wait_policy.wanted(shape)
+        self._others = others
         self._missed = ""
         self._ready = self._collect(0.0)
         if self._channel is None or self._ready is not None or shape.max_nodes == 0 or shape.max_depth == 0:
@@ -129,7 +136,7 @@ class HubDrafts:
         self._give_up_if_silent(self._channel)
         if self._channel.pending is not None:
             return
-        if not self._wait_policy.asks(shape):
+        if not self._wait_policy.asks(shape, others):
             return
         asked = self._channel.request(shape)
         if asked is None:
@@ -142,13 +149,28 @@ class HubDrafts:
                 self._first_epoch = asked.epoch
             self._bytes_up += asked.frame_bytes
 
+    def ready_at(self) -> float:
+        """Until when the outstanding tree is worth a wait. What the fallback has is looked at first, and how long the
+        wait may be is decided once in a round.
+        """
+        if self._own is None:
+            self._fallback.ask(self._shape)
+            self._own = self._fallback.take()
+            self._ready = self._ready or self._collect(0.0)
+            self._ready_at = NOW if self._ready is not None else self._last_wait(self._own)
+        elif self._ready is None and self._ready_at > NOW:
+            self._ready = self._collect(0.0)
+        if self._ready is not None or not self._is_outstanding:
+            self._ready_at = NOW
+        return self._ready_at
+
     def take(self) -> RoundDraft:
         """The hub's tree if one is there or worth the wait, else the fallback's."""
         began = self._clock()
-        self._fallback.ask(self._shape)
-        own = self._fallback.take()
-        draft = self._ready or self._await(own)
+        while (until := self.ready_at()) > self._clock():
+            self._ready = self._collect(until - self._clock())
         waited = self._clock() - began
+        draft, own = self._ready, self._own or RoundDraft(DraftTree.empty(), NONE)
         if draft is not None and self._wait_policy.prefers(own, draft):
             draft, self._missed = None, LOCAL
         self.why_off = "" if draft is not None else self._why_off()
@@ -156,7 +178,7 @@ class HubDrafts:
         draft = replace(
             draft, bytes_up=self._bytes_up, bytes_down=self._bytes_down, wait_s=waited, why_off=self.why_off
         )
-        self._ready, self._bytes_up, self._bytes_down = None, 0, 0
+        self._ready, self._own, self._bytes_up, self._bytes_down = None, None, 0, 0
         return draft
 
     def verified(self, rows: int, tokens: int, seconds: float) -> None:
@@ -171,16 +193,18 @@ class HubDrafts:
             self._channel.close()
             self._channel = None
 
-    def _await(self, own: RoundDraft) -> RoundDraft | None:
-        """Wait for the outstanding tree, as long as that is better than going on with the target's own draft."""
-        draft = self._collect(0.0)
-        if draft is not None or self._channel is None or self._channel.pending is None:
-            return draft
+    @property
+    def _is_outstanding(self) -> bool:
+        return self._channel is not None and self._channel.pending is not None
+
+    def _last_wait(self, own: RoundDraft) -> float:
+        """Until when to wait for the outstanding tree: as long as that is better than going on with the target's own
+        draft.
+        """
+        if not self._is_outstanding:
+            return NOW
         now, walked = self._clock(), len(self._ids) - 1 - self._asked_base
-        deadline = now + self._wait_policy.wait_s(self._shape, now - self._asked_at, walked, own)
-        while draft is None and self._channel.pending is not None and self._clock() < deadline:
-            draft = self._collect(deadline - self._clock())
-        return draft
+        return now + self._wait_policy.wait_s(self._shape, now - self._asked_at, walked, own, self._others)
 
     def _collect(self, timeout_s: float) -> RoundDraft | None:
         """What is left, under the present root, of the next draft to arrive; None when that is nothing."""
@@ -218,11 +242,11 @@ class HubDrafts:
             return self.why_off  # the end of an answer has room for no draft and says nothing about the hub
         if self._missed:
             return self._missed
-        if self._wait_policy.is_unanswered and self._channel is not None and self._channel.pending is not None:
+        if self._wait_policy.is_unanswered and self._is_outstanding:
             return SILENT
         if self._wait_policy.why_off:
             return self._wait_policy.why_off
-        return CLOSED if self._channel is None or self._channel.pending is None else LATE
+        return LATE if self._is_outstanding else CLOSED
 
     def _give_up_if_silent(self, channel: DraftChannel) -> None:
         """Ask anew, under a higher epoch, once the outstanding request has been silent for too long."""

@@ -100,6 +100,7 @@ class HubLink:
         self._tcp: TcpRtt | None = None
         self._link_times = RttEstimator()
         self._recent_link_s: deque[float] = deque(maxlen=_RECENT_LINK_TIMES)
+        self._listener: Callable[[], None] = lambda: None
         self._probe = LinkProbe(self._protocol, self._changed, self._flush)
         self._welcome: Welcome | None = None
         self._connections = 0
@@ -142,6 +143,13 @@ class HubLink:
             self._channels[session] = channel
             self._flush()
             return channel
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have this called, from the link's thread, whenever a frame came or the connection ended: it must not block.
+        The last listener counts.
+        """
+        with self._changed:
+            self._listener = listener
 
     def report(self, report: Report) -> None:
         """Tell the hub's monitor how this target fares, if there is a hub that wants to know."""
@@ -236,7 +244,7 @@ class HubLink:
                 return ending
             return await self._connect(sent_on)
         except Exception as error:  # it costs this connection; decoding does not depend on it
-            _log_fault("a fault of our own on the link to the hub", error)
+            log_fault("a fault of our own on the link to the hub", error)
             return Ending("the link to the hub broke by a fault of its own")
 
     async def _connect(self, address: HubAddress) -> Ending:
@@ -289,6 +297,7 @@ class HubLink:
                     events = self._protocol.receive(frame)
                     notices = [line for line in map(self._on_event, events) if line]
                     self._flush()
+                    self._listener()
                 for line in notices:
                     self._say(line)
 
@@ -328,6 +337,7 @@ class HubLink:
             self._probe.on_void()
             for channel in self._channels.values():
                 channel.on_void()
+            self._listener()
             if self._welcomed_at is not None:
                 self._backoff.served(self._clock() - self._welcomed_at)
                 self._welcomed_at = None
@@ -393,10 +403,10 @@ class HubLink:
         try:
             self._notify(line)
         except Exception as error:  # it costs this line
-            _log_fault("a fault of our own while telling of the link", error)
+            log_fault("a fault of our own while telling of the link", error)
 
 
-def _log_fault(what: str, error: Exception) -> None:
+def log_fault(what: str, error: Exception) -> None:
     """Log one line for users; the traceback only at the debug level."""
     log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG))
 

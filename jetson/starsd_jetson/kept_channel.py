@@ -6,7 +6,7 @@ off before their end (another first word, an answer tokenised otherwise, turns l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,33 +17,56 @@ from starsd_jetson.hub_drafting import Asked, OpenChannel
 
 
 class KeptChannels:
-    """Opens channels for one answer after the other.
+    """Opens channels, each for one answer after the other, and no more than a number of them.
 
     Args:
         open_channel: begins a session.
+        most: sessions that may be open, those between two answers included. Asked each time: a hub says it when it
+            accepts the target.
     """
 
-    def __init__(self, open_channel: OpenChannel) -> None:
+    def __init__(self, open_channel: OpenChannel, most: Callable[[], int] = lambda: 1) -> None:
         self._open_channel = open_channel
-        self._last: KeptChannel | None = None
+        self._most = most
+        self._channels: list[KeptChannel] = []
+        """The one that was opened for an answer longest ago first."""
 
-    def open(self, prompt: Sequence[int], sampling_kind: str) -> KeptChannel:
-        """A channel for the next answer; the one before must be closed."""
-        if self._last is None or not self._last.resume(prompt, sampling_kind):
-            self._last = KeptChannel(self._open_channel, prompt, sampling_kind)
-        return self._last
+    def open(self, prompt: Sequence[int], sampling_kind: str) -> KeptChannel | None:
+        """A channel for the next answer: one that goes on where this prompt does, or a new one in the place of the one
+        not used for longest; None while as many answers as there may be sessions have one.
+        """
+        idle = [channel for channel in self._channels if channel.is_idle]
+        going_on = [channel for channel in idle if channel.fits(prompt, sampling_kind)]
+        channel = max(going_on, key=lambda each: each.rows, default=None)
+        if channel is not None:
+            self._channels.remove(channel)
+            channel.resume(prompt)
+        else:
+            for each in idle[: max(0, len(self._channels) + 1 - self._most())]:
+                each.end()
+                self._channels.remove(each)
+            if len(self._channels) >= self._most():
+                return None
+            channel = KeptChannel(self._open_channel, prompt, sampling_kind)
+        self._channels.append(channel)
+        return channel
 
     def close(self) -> None:
         """No answer follows: the hub may free what it holds."""
-        if self._last is not None:
-            self._last.end()
-            self._last = None
+        for channel in self._channels:
+            channel.end()
+        self._channels.clear()
 
 
 class KeptChannel:
-    """A `DraftChannel` that stays open when it is closed, until a text comes that it does not fit."""
+    """A `DraftChannel` that stays open when it is closed, for another answer.
+
+    Attributes:
+        is_idle: no answer uses it.
+    """
 
     def __init__(self, open_channel: OpenChannel, prompt: Sequence[int], sampling_kind: str) -> None:
+        self.is_idle = False
         self._open_channel = open_channel
         self._prompt = prompt
         self._opened_for = prompt
@@ -59,21 +82,26 @@ class KeptChannel:
         self._agreed = 0
         """Number of rows of this answer that the session holds already."""
 
-    def resume(self, prompt: Sequence[int], sampling_kind: str) -> bool:
-        """Begin another answer; False where the session was opened for something else, and is closed for good: so the
-        new one is open, and takes rows, while the prompt is still being prefilled.
-        """
-        known = min(len(prompt) - 1, len(self._ids))
-        agrees = prompt[0] == self._prompt[0] and list(prompt[1 : known + 1]) == self._ids[:known]
-        if len(self._ids) < len(self._opened_for) - 1:  # cancelled before all of it was there
-            agrees = list(prompt[: len(self._opened_for)]) == list(self._opened_for)
-        if not agrees or sampling_kind != self._sampling_kind:
-            self.end()
+    @property
+    def rows(self) -> int:
+        """Rows that the session was given."""
+        return len(self._ids)
+
+    def fits(self, prompt: Sequence[int], sampling_kind: str) -> bool:
+        """Whether the answer to this prompt can go on in the session."""
+        if sampling_kind != self._sampling_kind:
             return False
+        if len(self._ids) < len(self._opened_for) - 1:  # cancelled before all of it was there
+            return list(prompt[: len(self._opened_for)]) == list(self._opened_for)
+        known = min(len(prompt) - 1, len(self._ids))
+        return prompt[0] == self._prompt[0] and list(prompt[1 : known + 1]) == self._ids[:known]
+
+    def resume(self, prompt: Sequence[int]) -> None:
+        """Begin another answer, to a prompt that fits."""
+        self.is_idle = False
         self._prompt = prompt
         self._channel.wait(0)  # what came after the last answer is for no one
         self._again, self._agreed = [], 0
-        return True
 
     @property
     def pending(self) -> int | None:
@@ -113,6 +141,7 @@ class KeptChannel:
 
     def close(self) -> None:
         """The answer is over; the session may go on with the next."""
+        self.is_idle = True
         self._channel.give_up()
 
     def end(self) -> None:

@@ -23,14 +23,11 @@ class Reporter:
 
     Args:
         send: takes a report; must not block.
-        why_off: why the last round used no draft of the hub, a reason of `starsd_edge.protocol.codes`; empty when it
-            did.
         clock: monotonic seconds.
     """
 
-    def __init__(self, send: Callable[[Report], None], why_off: Callable[[], str], clock: Callable[[], float]) -> None:
+    def __init__(self, send: Callable[[Report], None], clock: Callable[[], float]) -> None:
         self._send = send
-        self._why_off = why_off
         self._clock = clock
         self._sent_at: float | None = None
         self._rounds = self._hub_rounds = self._local_rounds = self._tokens = 0
@@ -52,10 +49,10 @@ class Reporter:
             self._draft_s += done.round_s
         now = self._clock()
         if self._sent_at is None or now - self._sent_at >= REPORT_S:
-            self._report(self._why_off(), now)
+            self._report(done.why_off, now)
 
     def idle(self) -> None:
-        """The answer is over."""
+        """All answers are over."""
         self._report(IDLE, self._clock())
 
     def _report(self, why_off: str, now: float) -> None:

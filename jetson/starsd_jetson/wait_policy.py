@@ -211,8 +211,12 @@ class WaitPolicy:
         """What of a shape to ask for; see `DraftCostModel.wanted`."""
         return limit if self._fixed_wait_s is not None else self.cost_model.wanted(limit)
 
-    def asks(self, shape: DraftShape) -> bool:
-        """Whether to ask for a tree of this shape. Call it once in every round that could ask: calls are counted."""
+    def asks(self, shape: DraftShape, others: int = 0) -> bool:
+        """Whether to ask for a tree of this shape. Call it once in every round that could ask: calls are counted.
+
+        Args:
+            others: answers that use the device during a wait; see `idle_s`.
+        """
         self._trying = False
         if self._fixed_wait_s is not None or not self._knows:
             return True
@@ -223,12 +227,12 @@ class WaitPolicy:
         gain = self._expected_gain(shape)
         keeps = gain.shared and not self.why_off
         least = (KEEPING_GAIN if keeps else LEAST_GAIN) * self.cost_model.plain_tokens_per_s
-        self._hub_rate = gain.tokens_per_s(self.round_trips.smoothed_s)
+        self._hub_rate = gain.tokens_per_s(self.idle_s(self.round_trips.smoothed_s, others))
         if self._hub_rate >= least:
             self.why_off = ""
             self._trial.reset()
             return True
-        rate_if_right = self._rate_if_right(gain)
+        rate_if_right = self._rate_if_right(gain, others)
         if self.cost_model.estimator.is_mostly_empty:
             self.why_off = EMPTY
         else:
@@ -240,7 +244,19 @@ class WaitPolicy:
         self._trying = self._trial.is_over()
         return self._trying
 
-    def wait_s(self, shape: DraftShape, elapsed_s: float, walked: int, without: RoundDraft) -> float:
+    def idle_s(self, wait_s: float, others: int) -> float:
+        """Seconds for which the device has nothing to do because an answer waits so long for its draft.
+
+        Meanwhile the device runs a round of each of the other answers. What is left is idle time of all: each of them
+        waits in its turn, so that of a wait's idle time only this answer's share counts.
+
+        Args:
+            wait_s: seconds of the wait.
+            others: answers that use the device during it.
+        """
+        return max(0.0, wait_s - others * self.cost_model.times.plain_s) / (1 + others)
+
+    def wait_s(self, shape: DraftShape, elapsed_s: float, walked: int, without: RoundDraft, others: int = 0) -> float:
         """Seconds to wait for a tree of this shape from now on.
 
         Args:
@@ -248,6 +264,7 @@ class WaitPolicy:
             elapsed_s: seconds since it was asked for.
             walked: tokens emitted since then.
             without: the draft of a round that does not wait.
+            others: answers that use the device during the wait; see `idle_s`.
         """
         if self._fixed_wait_s is not None:
             return float(max(0.0, self._fixed_wait_s / 2**self._unanswered - elapsed_s))
@@ -256,11 +273,12 @@ class WaitPolicy:
         gain, times = self._expected_gain(shape), self.round_trips
         # A shared hub's time varies with the other targets: the wait ends only where the draft can no longer pay.
         pays_s = gain.longest_wait_s(walked, self.rate(without)) * (2 if gain.shared else 1)
-        most = min(MOST_WAIT_S, pays_s)
-        if self._pays_to_wait(gain, max(times.smoothed_s - elapsed_s, times.deviation_s), walked, without):
+        most = min(MOST_WAIT_S, pays_s * (1 + others) + others * self.cost_model.times.plain_s)
+        remaining_s = max(times.smoothed_s - elapsed_s, times.deviation_s)
+        if self._pays_to_wait(gain, self.idle_s(remaining_s, others), walked, without):
             # A target that waits that long and gives up just before the draft comes has lost both.
             wait = min(times.upper_s + LONGER * times.smoothed_s - elapsed_s, most)
-        elif walked == 0 and self._pays_to_wait(gain, times.minimum_s, 0, without) and self._retry.is_over():
+        elif walked == 0 and self._pays_at_best(gain, without, others) and self._retry.is_over():
             self._retrying_s = wait = most
         else:
             return 0.0
@@ -327,10 +345,14 @@ class WaitPolicy:
         rate = max(self.cost_model.plain_tokens_per_s, self._hub_rate)
         return gain.waits(remaining_s, walked, (without.expected, seconds), rate)
 
-    def _rate_if_right(self, gain: ExpectedGain) -> float:
+    def _pays_at_best(self, gain: ExpectedGain, without: RoundDraft, others: int) -> bool:
+        """Whether to wait pays if the draft takes no longer than the fastest so far."""
+        return self._pays_to_wait(gain, self.idle_s(self.round_trips.minimum_s, others), 0, without)
+
+    def _rate_if_right(self, gain: ExpectedGain, others: int) -> float:
         """Tokens per second with a hub that takes as long as this one and whose draft tokens are all accepted."""
         right = replace(gain, reach=[1.0] * len(gain.reach))
-        return right.tokens_per_s(self.round_trips.smoothed_s)
+        return right.tokens_per_s(self.idle_s(self.round_trips.smoothed_s, others))
 
     def _judge_retry(self, in_time: bool) -> None:
         """A draft that was waited for in a retry came: whether in time or not, the round-trip times are learnt anew."""

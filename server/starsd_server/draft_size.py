@@ -6,6 +6,8 @@
    sessions: each gets the shape that gives it most tokens per second, and all are shortened where together they would
    need more time than the drafter has (`starsd_edge.planning.hub_share` has the rule). The choice rests on the measured
    cost of the drafter, on the round times that targets report, and on each session's return times and acceptance rates.
+   A target whose sessions ask by turns runs a round of each in between: those rounds are its work, not a wait, so that
+   drafts pay that would not pay for one session alone.
 2. *The pace of one session* (`ShapeController`). Its shape follows the choices by at most one level in
    `ROUNDS_PER_CHANGE` judged rounds, and only where choices were larger, or smaller, than the shape for `STEADY_ROUNDS`
    of them. A timeout judges no draft token, so it changes nothing by itself; neither does a single time that is far
@@ -226,6 +228,7 @@ class _Session:
         limit: the largest shape that it has asked for.
         base_len: `base_len` of its last request.
         nodes: nodes of its last draft.
+        sharing: answers that the target runs by turns, this one included: its sessions that asked since this one did.
         held_to: factor on the times that the target reports, at most 1, so that they fit into its last return time.
     """
 
@@ -235,15 +238,16 @@ class _Session:
     base_len: int
     asked_at: float
     nodes: int = 0
+    sharing: int = 1
     held_to: float = 1.0
 
     @property
     def curve(self) -> VerifyCurve | None:
-        """Seconds of the target's rounds by their rows, none longer than its return times: otherwise it would look like
-        no load.
+        """Seconds of the target's work from one round of the session to the next, by the rows of a round: one of each
+        answer that it runs by turns. None is longer than its return times: otherwise it would look like no load.
         """
         told = curve_of(self.connection.report)
-        return None if told is None else told.scaled(self.held_to)
+        return None if told is None else told.scaled(self.held_to * self.sharing)
 
 
 @dataclass
@@ -261,6 +265,8 @@ class ShapeControllers:
     _last: WeakKeyDictionary[HubConnection, ShapeController] = field(default_factory=WeakKeyDictionary)
     """For each target, the controller of the session that asked last: the next session begins with what it has learnt.
     """
+    _beside: WeakKeyDictionary[HubConnection, dict[int, _Session]] = field(default_factory=WeakKeyDictionary)
+    """For each target, its sessions that have asked."""
 
     def judged(self, session: int, steps: Sequence[PathStep]) -> None:
         """It became known what was accepted of the last draft of a session; see `AcceptanceEstimator.learn`."""
@@ -281,6 +287,9 @@ class ShapeControllers:
             controller = ShapeController() if before is None else before.successor()
             known = self._sessions[session] = _Session(controller, connection, asked, base_len, now)
         known.controller.progressed(max(0, base_len - known.base_len))
+        beside = self._beside.setdefault(connection, {})
+        known.sharing = 1 + sum(each.asked_at > known.asked_at for each in beside.values() if each is not known)
+        beside[session] = known
         known.connection, known.base_len, known.asked_at = connection, base_len, now
         known.limit = _larger(known.limit, asked)
         self._last[connection] = known.controller
@@ -299,7 +308,7 @@ class ShapeControllers:
             return
         told = curve_of(known.connection.report)
         if told is not None:
-            own_s = told.at(known.nodes + 1)
+            own_s = known.sharing * told.at(known.nodes + 1)
             known.held_to = min(1.0, max(seconds, LEAST_RETURN_S) / own_s)
             known.controller.returned(seconds, known.held_to * own_s)
 
@@ -311,7 +320,9 @@ class ShapeControllers:
 
     def forget(self, session: int) -> None:
         """The session is gone."""
-        self._sessions.pop(session, None)
+        known = self._sessions.pop(session, None)
+        if known is not None:
+            self._beside.get(known.connection, {}).pop(session, None)
 
     def demands(self) -> list[SessionDemand]:
         """Sessions that are active and of which enough is known, as the choice of draft shapes sees them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListLike
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -54,31 +54,30 @@ class _ReplaySequence(EngineSequence):
     """What of a sequence decides how it goes on.
 
     Attributes:
-        agreed: how many of its committed tokens the recorded text begins with.
+        tokens: those that are committed.
         last: the tokens of the last pass.
     """
 
-    agreed: int = 0
+    tokens: list[int] = field(default_factory=list)
     last: npt.NDArray[np.int64] | None = None
 
 
 class ReplayEngine(KvEngine[_ReplaySequence]):
-    """An engine that replays a recorded text in the time of a modelled device.
+    """An engine that replays recorded texts in the time of a modelled device.
 
     Args:
-        trace: the recorded text.
-        source: the target whose text it is.
+        texts: recorded texts of one target, at least one; a sequence follows the one that begins as it does.
+        source: the target whose texts they are.
         device: how long passes take; None for no time at all.
     """
 
-    def __init__(self, trace: Trace, source: TraceSource, device: ReplayDevice | None = None) -> None:
-        self._ids = trace.ids
-        self._features = trace.features
+    def __init__(self, texts: ListLike[Trace], source: TraceSource, device: ReplayDevice | None = None) -> None:
+        self._texts = texts
         self._device = device
         spec = EngineSpec(
             vocab_size=source.vocab_size,
             feature_kind=source.feature_kind,
-            feature_width=trace.features.shape[1],
+            feature_width=texts[0].features.shape[1],
             max_context=source.max_context,
             max_tree=MAX_TREE,
             max_chunk=MAX_CHUNK,
@@ -98,12 +97,13 @@ class ReplayEngine(KvEngine[_ReplaySequence]):
     def _run(self, seq: _ReplaySequence, rows: PassRows) -> Step:
         """Returns when the modelled device would."""
         began = self._device.pacer.begin() if self._device else 0.0
-        following = self._following(rows, self._on_text(seq, rows))
+        text = self._text([*seq.tokens, *rows.tokens.tolist()])
+        following = self._following(text.ids, rows, _on_text(text.ids, seq, rows))
         # Pages of zeros that nobody reads are never made, and the sampler reads the rows it visits alone.
         logits = np.zeros((len(rows.wanted), self._spec.vocab_size), dtype=np.float32)
         for index, row in enumerate(rows.wanted):
             logits[index, following[row]] = _CERTAIN
-        features = self._features[np.minimum(rows.positions, len(self._features) - 1)]
+        features = text.features[np.minimum(rows.positions, len(text.features) - 1)]
         seq.last = rows.tokens.copy()
         if self._device:
             self._device.pacer.end(began, self._device.passes.draw_s(rows.count, self._device.uniform()))
@@ -111,24 +111,41 @@ class ReplayEngine(KvEngine[_ReplaySequence]):
 
     def _keep(self, seq: _ReplaySequence, rows: ListLike[int]) -> None:
         assert seq.last is not None  # noqa: S101 (rows are committed after a pass alone)
-        for at, token in enumerate(seq.last[list(rows)].tolist(), seq.length):
-            if seq.agreed == at < len(self._ids) and self._ids[at] == token:
-                seq.agreed += 1
+        seq.tokens.extend(seq.last[list(rows)].tolist())
+
+    def _copy(self, source: _ReplaySequence, length: int, target: _ReplaySequence) -> None:
+        target.tokens = source.tokens[:length]
 
     def _forget(self, seq: _ReplaySequence, length: int) -> None:
-        seq.agreed = min(seq.agreed, length)
+        del seq.tokens[length:]
 
-    def _on_text(self, seq: _ReplaySequence, rows: PassRows) -> npt.NDArray[np.bool_]:
-        """bool [T]: rows that, like all that they see, are the recorded text."""
-        if seq.agreed < seq.length:
-            return np.zeros(rows.count, dtype=np.bool_)
-        within = rows.positions < len(self._ids)
-        same = within & (self._ids[np.where(within, rows.positions, 0)] == rows.tokens)
-        on_text: npt.NDArray[np.bool_] = ~(rows.tree_mask & ~same).any(axis=1)
-        return on_text
+    def _text(self, tokens: ListLike[int]) -> Trace:
+        """The text that begins as these tokens do, as far as any does."""
+        if len(self._texts) == 1:
+            return self._texts[0]
+        return max(self._texts, key=lambda each: _agreed(each.ids, tokens))
 
-    def _following(self, rows: PassRows, on_text: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def _following(
+        self, ids: npt.NDArray[np.int64], rows: PassRows, on_text: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int64]:
         """int64 [T]: the token after each row."""
         beside = (rows.tokens * _SPREAD + rows.positions) % self._spec.vocab_size
-        known = on_text & (rows.positions + 1 < len(self._ids))
-        return np.where(known, self._ids[np.where(known, rows.positions + 1, 0)], beside)
+        known = on_text & (rows.positions + 1 < len(ids))
+        return np.where(known, ids[np.where(known, rows.positions + 1, 0)], beside)
+
+
+def _agreed(ids: npt.NDArray[np.int64], tokens: ListLike[int]) -> int:
+    """How many of these tokens a text begins with."""
+    length = min(len(ids), len(tokens))
+    differs = np.flatnonzero(ids[:length] != np.asarray(tokens[:length]))
+    return int(differs[0]) if len(differs) else length
+
+
+def _on_text(ids: npt.NDArray[np.int64], seq: _ReplaySequence, rows: PassRows) -> npt.NDArray[np.bool_]:
+    """bool [T]: rows that, like all that they see, are the recorded text."""
+    if _agreed(ids, seq.tokens) < seq.length:
+        return np.zeros(rows.count, dtype=np.bool_)
+    within = rows.positions < len(ids)
+    same = within & (ids[np.where(within, rows.positions, 0)] == rows.tokens)
+    on_text: npt.NDArray[np.bool_] = ~(rows.tree_mask & ~same).any(axis=1)
+    return on_text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,9 @@ class KvShape:
         return [f"{kind}_{which}_{layer}" for which in "kv" for layer in range(self.layers)]
 
 
+AnyCaches = TypeVar("AnyCaches", bound="Caches")
+
+
 class Caches(Protocol):
     """KV of one sequence."""
 
@@ -59,6 +62,9 @@ class Caches(Protocol):
 
     def commit(self, length: int, rows: ListLike[int]) -> None:
         """Append these rows of the last pass to `length` committed ones, in the order of the stream."""
+
+    def copy(self: AnyCaches, source: AnyCaches, length: int) -> None:
+        """Take the first `length` committed rows of caches of the same kind, in the order of the stream."""
 
     def new_rows(self, which: str, length: int, count: int) -> list[Half]:
         """What the last pass gave on `length` committed rows, for whoever checks it: float16 [count, H_kv, D] by layer.
@@ -132,6 +138,18 @@ class AppendCaches:
             target, source = self._past + (length + place) * size, self._new + first * size
             self._device.copy_rows(target, self._past_pitch, source, self._new_pitch, count * size, self._count)
 
+    def copy(self, source: AppendCaches, length: int) -> None:
+        """See `Caches.copy`.
+
+        Raises:
+            GpuMemoryError: there is none for so many rows.
+        """
+        if length > self._rows:
+            self._grow(0, length)
+        if length:
+            width = length * self._shape.row_bytes
+            self._device.copy_rows(self._past, self._past_pitch, source._past, source._past_pitch, width, self._count)
+
     def new_rows(self, which: str, length: int, count: int) -> list[Half]:
         """See `Caches.new_rows`."""
         places = [self.addresses[f"new_{which}_{layer}"] for layer in range(self._shape.layers)]
@@ -180,6 +198,12 @@ class InplaceCaches:
             target, source = (length + place) * size, (length + first) * size
             for base in self._bases:
                 self._device.copy_rows(base + target, self._head, base + source, self._head, count * size, self._heads)
+
+    def copy(self, source: InplaceCaches, length: int) -> None:
+        """See `Caches.copy`."""
+        width = length * self._shape.head_dim * self._shape.itemsize
+        for base, other in zip(self._bases if length else (), source._bases, strict=False):
+            self._device.copy_rows(base, self._head, other, self._head, width, self._heads)
 
     def new_rows(self, which: str, length: int, count: int) -> list[Half]:
         """See `Caches.new_rows`."""

@@ -163,6 +163,14 @@ class Engine(Protocol):
             EngineError: fewer rows are committed.
         """
 
+    def copy(self, source: Sequence, length: int, target: Sequence) -> None:
+        """Give an empty sequence the first `length` committed rows of another one, bit for bit: what texts have in
+        common at their beginning is computed once.
+
+        Raises:
+            EngineError: the source has fewer rows, or the target has some already or no room for them.
+        """
+
 
 def causal_mask(tokens: int) -> npt.NDArray[np.bool_]:
     """bool [T, T]: each token sees itself and those before it (prefill chunks and chains)."""

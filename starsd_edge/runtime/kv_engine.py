@@ -119,6 +119,18 @@ class KvEngine(ABC, Generic[OwnSequence]):
         self._forget(own, length)
         own.length, own.pending = length, 0
 
+    def copy(self, source: Sequence, length: int, target: Sequence) -> None:
+        """See `Engine.copy`."""
+        one, other = self._own(source), self._own(target)
+        if other.length or not 0 <= length <= min(one.length, other.capacity):
+            raise EngineError(
+                f"cannot copy {length} of {one.length} committed tokens to a sequence that holds {other.length} and "
+                f"has room for {other.capacity}"
+            )
+        other.pending = 0
+        self._copy(one, length, other)
+        other.length = length
+
     def _own(self, seq: Sequence) -> OwnSequence:
         if not isinstance(seq, self._kind):
             raise EngineError("this sequence was opened by another engine")
@@ -142,6 +154,10 @@ class KvEngine(ABC, Generic[OwnSequence]):
         Raises:
             EngineError: it cannot be done; then nothing has changed.
         """
+
+    @abstractmethod
+    def _copy(self, source: OwnSequence, length: int, target: OwnSequence) -> None:
+        """Store the first `length` committed rows of another sequence as those of this one, which has none."""
 
     def _forget(self, seq: OwnSequence, length: int) -> None:
         """Give up what the engine knows of committed rows from `length` on. Nothing where they are overwritten."""

@@ -212,3 +212,6 @@ class OnnxCudaEngine(KvEngine[OnnxCudaSequence]):
 
     def _keep(self, seq: OnnxCudaSequence, rows: ListLike[int]) -> None:
         seq.caches.commit(seq.length, rows)
+
+    def _copy(self, source: OnnxCudaSequence, length: int, target: OnnxCudaSequence) -> None:
+        target.caches.copy(source.caches, length)

@@ -98,6 +98,10 @@ class OnnxEngine(KvEngine[OnnxSequence]):
             seq.values[layer][seq.length : end] = seq.new_values[layer][kept]
         seq.new_keys, seq.new_values = [], []
 
+    def _copy(self, source: OnnxSequence, length: int, target: OnnxSequence) -> None:
+        for held, taken in zip((*source.keys, *source.values), (*target.keys, *target.values), strict=True):
+            taken[:length] = held[:length]
+
     def _forget(self, seq: OnnxSequence, length: int) -> None:
         seq.new_keys, seq.new_values = [], []
 
@@ -179,6 +183,10 @@ class OnnxInplaceEngine(KvEngine[InplaceSequence]):
         kept = seq.length + np.asarray(rows, np.int64)
         for held in (*seq.keys, *seq.values):
             held[:, :, seq.length : seq.length + len(rows)] = held[:, :, kept]
+
+    def _copy(self, source: InplaceSequence, length: int, target: InplaceSequence) -> None:
+        for held, taken in zip((*source.keys, *source.values), (*target.keys, *target.values), strict=True):
+            taken[:, :, :length] = held[:, :, :length]
 
 
 def require_strategy(manifest: Manifest, strategy: str) -> None:

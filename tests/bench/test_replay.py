@@ -104,7 +104,7 @@ def test_a_line_delays_and_bytes_wait_for_those_before_them() -> None:
 
 def replay(source: DraftSource, max_tokens: int = 40) -> tuple[tuple[int, ...], tuple[int, ...]]:
     trace = letter_trace()
-    engine = ReplayEngine(trace, letter_source())
+    engine = ReplayEngine([trace], letter_source())
     request = Request(
         trace.prompt, SamplingParams(), max_tokens, context=128, shape=DraftShape(6, 4, 2), ignore_eos=True
     )
@@ -120,7 +120,7 @@ def test_the_recorded_answer_is_given_whatever_is_drafted(source: type[DraftSour
 
 def test_features_are_the_recorded_ones_along_the_text() -> None:
     trace = letter_trace()
-    engine = ReplayEngine(trace, letter_source())
+    engine = ReplayEngine([trace], letter_source())
     seq = engine.open(64)
     step = engine.forward(seq, trace.ids[:9], np.arange(9), causal_mask(9), [8])
     assert np.array_equal(step.features, trace.features[:9])
@@ -129,7 +129,7 @@ def test_features_are_the_recorded_ones_along_the_text() -> None:
 
 def test_a_node_beside_the_text_is_not_followed_by_the_recorded_token() -> None:
     trace = letter_trace()
-    engine = ReplayEngine(trace, letter_source())
+    engine = ReplayEngine([trace], letter_source())
     seq = engine.open(64)
     engine.forward(seq, trace.ids[:9], np.arange(9), causal_mask(9), [8])
     engine.commit(seq, range(9))
@@ -146,7 +146,7 @@ def test_a_node_beside_the_text_is_not_followed_by_the_recorded_token() -> None:
 def test_a_pass_takes_the_time_of_the_device() -> None:
     time, trace = FakeTime(), letter_trace()
     device = ReplayDevice(ModelPassTimes(0.035, 0.03), Pacer(time.clock, time.sleep), lambda: 0.5)
-    engine = ReplayEngine(trace, letter_source(), device)
+    engine = ReplayEngine([trace], letter_source(), device)
     seq = engine.open(64)
     engine.forward(seq, trace.ids[:1], np.arange(1), causal_mask(1))
     engine.forward(seq, trace.ids[:11], np.arange(11), causal_mask(11))
@@ -154,7 +154,7 @@ def test_a_pass_takes_the_time_of_the_device() -> None:
 
 
 def test_a_token_outside_the_vocabulary_is_refused() -> None:
-    engine = ReplayEngine(letter_trace(), letter_source())
+    engine = ReplayEngine([letter_trace()], letter_source())
     with pytest.raises(EngineError):
         engine.forward(engine.open(64), np.array([24]), np.arange(1), causal_mask(1))
 
@@ -271,3 +271,12 @@ def test_targets_without_a_hub_decode_plainly(setup: ReplaySetup) -> None:
 
 def test_the_prompt_is_that_of_the_record() -> None:
     assert tuple(letter_trace().prompt) == PROMPT
+
+
+def test_a_sequence_follows_the_text_that_begins_as_it_does() -> None:
+    texts = [letter_trace(seed, prompt=(*PROMPT, seed)) for seed in range(3)]
+    engine = ReplayEngine(texts, letter_source())
+    for text in texts:
+        wanted = Request(text.prompt, SamplingParams(), len(text.answer), 128, DraftShape(4, 4), ignore_eos=True)
+        answer = decode(engine, letters(), wanted, NgramDrafts(), clock=lambda: 0.0)
+        assert list(answer.token_ids) == text.answer

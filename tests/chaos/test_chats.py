@@ -21,7 +21,7 @@ from starsd_jetson.decoder import Answer, Piece, decode
 from starsd_jetson.drafting import NgramDrafts
 from starsd_jetson.hub_drafting import HubDrafts
 from starsd_jetson.kept_channel import KeptChannels
-from starsd_jetson.kept_sequence import KeptSequence
+from starsd_jetson.kept_sequences import KeptSequences
 from starsd_jetson.wait_policy import WaitPolicy
 from starsd_server.settings import DoorSettings, HubSettings
 from tests.support.decoding import PROMPT, WORDS, Plain, letters, plain_answer, request
@@ -52,7 +52,7 @@ class Chat:
         self.channels = KeptChannels(target.link.open_channel)
         self._target = target
         self._source = HubDrafts(self.channels.open, NgramDrafts(), WaitPolicy(5.0), time.monotonic)
-        self._kept = KeptSequence()
+        self._kept = KeptSequences(target.engine, CONTEXT)
 
     async def answer(
         self, text: list[int], sampling: SamplingParams, on_piece: Callable[[int], None] = lambda number: None

@@ -10,7 +10,7 @@ from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
 from starsd_jetson.decoder import Request, decode
 from starsd_jetson.drafting import NgramDrafts
-from starsd_jetson.kept_sequence import KeptSequence
+from starsd_jetson.kept_sequences import KeptSequences
 from tests.support.exactness import Bench
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
@@ -41,7 +41,7 @@ def test_a_chat_says_what_fresh_prefills_say(
     prompt_tokens = reused = equal = 0
     for sampling in SAMPLINGS:
         messages: list[dict[str, str]] = []
-        kept = KeptSequence()
+        kept = KeptSequences(bench.engine, 512)
         for message in MESSAGES:
             messages.append({"role": "user", "content": message})
             prompt = bench.tokenizer.encode_chat(messages)

@@ -12,7 +12,8 @@ from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB, NONE
-from starsd_jetson.decoder import Piece, Request, Span, decode, fit
+from starsd_jetson.answering import fit
+from starsd_jetson.decoder import Piece, Request, Span, decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
 from tests.support import draft_sources
 from tests.support.decoding import EOS, PROMPT, Plain, letters, next_token, plain_answer, request

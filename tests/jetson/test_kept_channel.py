@@ -183,3 +183,54 @@ def test_the_hub_may_forget_it_in_the_end() -> None:
     star.channels.close()
     star.channels.close()
     assert star.sessions[0].closed
+
+
+class Several(Star):
+    """As many sessions as a hub may take, for answers beside each other."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.channels = KeptChannels(self._open, lambda: most)
+
+    def begin(self, prompt: str) -> KeptChannel | None:
+        """An answer that has its prompt's rows."""
+        channel = self.channels.open([LETTERS.index(letter) for letter in prompt], "greedy")
+        if channel is not None:
+            append(channel, prompt, 1)
+        return channel
+
+    @property
+    def open(self) -> list[str]:
+        return [session.text for session in self.sessions if not session.closed]
+
+
+def test_answers_beside_each_other_have_sessions_of_their_own_up_to_the_limit() -> None:
+    star = Several(2)
+    first, second = star.begin("abc"), star.begin("abd")
+    assert first is not None
+    assert second is not None
+    assert star.begin("xyz") is None, "it drafts by itself"
+    first.close()
+    third = star.begin("xyz")
+    assert third is not None
+    assert star.open == ["abd", "xyz"], "in the place of the one that nobody uses"
+    second.close()
+    third.close()
+    assert star.begin("abde") is second
+    assert star.begin("xyzw") is third
+    assert star.open == ["abde", "xyzw"]
+
+
+def test_the_session_not_used_for_longest_makes_room() -> None:
+    star = Several(3)
+    for prompt in ("abc", "bcd", "cde"):
+        channel = star.begin(prompt)
+        assert channel is not None
+        channel.close()
+    again = star.begin("abcx")
+    assert again is not None
+    again.close()
+    assert star.begin("xyz") is not None
+    assert star.open == ["abcx", "cde", "xyz"]
+    star.channels.close()
+    assert star.open == []

@@ -11,7 +11,7 @@ from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_jetson.decoder import Answer, Request, decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
-from starsd_jetson.kept_sequence import KeptSequence
+from starsd_jetson.kept_sequences import KeptSequences
 from tests.support import draft_sources
 from tests.support.decoding import EOS, PROMPT, Plain, letters, next_token, plain_answer, request
 from tests.support.draft_sources import ScriptedDrafts
@@ -24,9 +24,14 @@ SHAPES = {"chain": DraftShape(4, 4), "tree": DraftShape(12, 5, 3)}
 class Chat:
     """Answers of one engine, each with what the one before left."""
 
-    def __init__(self, engine: PrefixEngine, source: Callable[[Request], DraftSource] = lambda wanted: NoDrafts()):
+    def __init__(
+        self,
+        engine: PrefixEngine,
+        source: Callable[[Request], DraftSource] = lambda wanted: NoDrafts(),
+        budget: int = 128,
+    ):
         self.engine = engine
-        self.kept = KeptSequence()
+        self.kept = KeptSequences(engine, budget)
         self._source = source
 
     def answer(self, wanted: Request, cancelled: Callable[[], bool] = lambda: False) -> Answer:
@@ -135,7 +140,7 @@ def test_an_engine_that_fails_in_the_middle_leaves_nothing_wrong() -> None:
 
 
 def test_a_longer_context_begins_anew() -> None:
-    chat = Chat(PrefixEngine(1))
+    chat = Chat(PrefixEngine(1), budget=65)
     chat.answer(request(context=64))
     assert chat.answer(request(context=60)).reused_tokens == len(PROMPT) - 1
     assert chat.answer(request(context=65)).reused_tokens == 0

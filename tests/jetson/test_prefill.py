@@ -13,7 +13,7 @@ from starsd_jetson.decoder import Piece, decode
 from starsd_jetson.drafting import NoDrafts
 from starsd_jetson.hub_drafting import HubDrafts, OpenChannel
 from starsd_jetson.kept_channel import KeptChannels
-from starsd_jetson.kept_sequence import KeptSequence
+from starsd_jetson.kept_sequences import KeptSequences
 from starsd_jetson.wait_policy import WaitPolicy
 from tests.support.decoding import WORDS, Plain, letters, plain_answer, request
 from tests.support.prefix_engine import PrefixEngine
@@ -126,9 +126,10 @@ def test_first_tokens_do_not_wait_for_the_hub_and_later_rounds_use_it(
 
 def test_a_chat_goes_on_in_its_session_with_the_rows_that_are_new() -> None:
     star = a_star(window=20)
-    channels, kept = KeptChannels(star.open_channel), KeptSequence()
+    channels = KeptChannels(star.open_channel)
     source = HubDrafts(channels.open, NoDrafts(), WaitPolicy(), star.clock)
     engine = PacedEngine(star.clock)
+    kept = KeptSequences(engine, 256)
     prompt = list(PROMPT)
     for _ in range(2):
         said = decode(engine, letters([]), request(prompt=prompt[:100], context=256, max_tokens=20), source,

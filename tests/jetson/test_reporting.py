@@ -12,12 +12,14 @@ class Scene:
         self.now = 10.0
         self.why = ""
         self.sent: list[Report] = []
-        self.reporter = Reporter(self.sent.append, lambda: self.why, lambda: self.now)
+        self.reporter = Reporter(self.sent.append, lambda: self.now)
 
     def rounds(self, *origins: str) -> None:
         for origin in origins:
             emitted = 1 if origin == NONE else 3
-            self.reporter.round(Round(origin, 4, 2, 3, emitted, round_s=0.25, verify_s=0.125, wait_s=0.0625))
+            self.reporter.round(
+                Round(origin, 4, 2, 3, emitted, round_s=0.25, verify_s=0.125, wait_s=0.0625, why_off=self.why)
+            )
 
 
 def test_rounds_are_summed_by_what_drafted_for_them() -> None:

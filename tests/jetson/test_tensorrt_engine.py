@@ -22,7 +22,7 @@ from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.decoder import Answer, Request, decode
 from starsd_jetson.drafting import DraftSource, NoDrafts
-from starsd_jetson.kept_sequence import KeptSequence
+from starsd_jetson.kept_sequences import KeptSequences
 from tests.support.draft_sources import ScriptedDrafts, half_knowing
 from tests.support.fake_cuda_types import cudaError_t
 from tests.support.fake_cudart import FakeCudart
@@ -80,7 +80,7 @@ def answer(
     bundle: Bundle,
     prompt: str,
     source: DraftSource | None = None,
-    kept: KeptSequence | None = None,
+    kept: KeptSequences | None = None,
     **sampling: Any,
 ) -> Answer:
     tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
@@ -122,7 +122,7 @@ def test_answers_are_those_of_the_same_graph_on_onnx_runtime(
 def test_a_chat_goes_on_in_the_same_caches(place: tuple[Bundle, OnFake]) -> None:
     bundle, opened = place
     expected = [answer(open_engine(bundle, threads=1), bundle, text).token_ids for text in ("one two", "one two three")]
-    kept = KeptSequence()
+    kept = KeptSequences(opened.engine, CONTEXT)
     found = [answer(opened.engine, bundle, text, kept=kept) for text in ("one two", "one two three")]
     assert [each.token_ids for each in found] == expected
     assert found[1].reused_tokens > 0

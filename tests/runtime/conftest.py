@@ -51,7 +51,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if name == "prefix":
         return PrefixEngine(max_context=CONTEXT, feature_width=4)
     if name == "replay":
-        return ReplayEngine(letter_trace(), letter_source(CONTEXT))
+        return ReplayEngine([letter_trace()], letter_source(CONTEXT))
     if name in (FUSED, FUSED_INT8, TORCH_FUSED):
         tiny = request.getfixturevalue("tiny_eagle3")
         exported = open_engine(tiny.target_int8 if name == FUSED_INT8 else tiny.target, threads=1)

@@ -114,6 +114,33 @@ def test_a_truncated_sequence_goes_on_as_if_it_had_never_been_longer(engine: Eng
     assert close(forward(engine, seq, [3]).logits, forward(engine, fresh, [3]).logits)
 
 
+@pytest.mark.parametrize("length", [0, 6, 12])
+def test_a_copy_goes_on_as_the_text_that_it_was_copied_from(engine: Engine, length: int) -> None:
+    source = prefilled(engine, IDS)
+    engine.truncate(source, length)
+    expected = forward(engine, source, [3, 8])
+    expected.fetch()
+    engine.commit(source, [0, 1])
+    copied = engine.open(40)
+    engine.copy(source, length, copied)
+    assert copied.length == length
+    step = forward(engine, copied, [3, 8])
+    assert np.array_equal(step.logits, expected.logits)
+    assert np.array_equal(step.features, expected.features)
+    engine.commit(copied, [0, 1])
+    after = forward(engine, copied, [5]).logits
+    assert np.array_equal(forward(engine, source, [5]).logits, after), "and neither knows of the other"
+
+
+@pytest.mark.parametrize(("length", "capacity"), [(13, 64), (-1, 64), (12, 11)])
+def test_copying_what_is_not_there_or_does_not_fit_is_refused(engine: Engine, length: int, capacity: int) -> None:
+    source = prefilled(engine, IDS)
+    with pytest.raises(EngineError):
+        engine.copy(source, length, engine.open(capacity))
+    with pytest.raises(EngineError):
+        engine.copy(source, 2, prefilled(engine, IDS[:2]))
+
+
 def test_sequences_do_not_know_of_each_other(engine: Engine) -> None:
     alone = forward(engine, prefilled(engine, IDS[:6]), [3]).logits
     first, second = prefilled(engine, IDS[:6]), prefilled(engine, IDS[6:])

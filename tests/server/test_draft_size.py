@@ -35,13 +35,17 @@ class Spoke:
         link_s: both ways together.
         right: of the guess for a position: does it come true?
         reports: whether it tells of its rounds.
+        beside: another answer of the same target, with which this one takes turns.
     """
 
     verify_s: Callable[[int], float] = lambda rows: 0.030 * (1 + 0.02 * (rows - 1))
     link_s: float = 0.001
     right: Callable[[int], bool] = lambda position: LUCK[position] < 0.8
     reports: bool = True
+    beside: Spoke | None = None
     peer: Peer = field(init=False)
+    free_at: list[float] = field(init=False)
+    """When the target's device is."""
     tag: bytes = b""
     epoch: int = 0
     n: int = 2
@@ -66,15 +70,20 @@ class Star:
         self.spokes = spokes
         self.free_at = 0.0
         self.shared_at = self.now
+        self.texts = 0
         for number, spoke in enumerate(spokes):
-            spoke.peer = self.hub.connect(f"key{number}", max_tree=32, max_depth=16)
+            other = spoke.beside
+            spoke.free_at = [0.0] if other is None else other.free_at
+            spoke.peer = self.hub.connect(f"key{number}", max_tree=32, max_depth=16) if other is None else other.peer
             self.open(spoke)
         self.hub.done.clear()
         self.next_at = {number: self.now + 0.003 * number for number in range(len(spokes))}
 
     def open(self, spoke: Spoke) -> None:
         """A new text begins."""
-        spoke.tag, spoke.epoch, spoke.n, spoke.sent = spoke.peer.open(t_first=token(0)), 0, 2, 0
+        self.texts += 1
+        spoke.tag = spoke.peer.open(ref=self.texts, t_first=token(0))
+        spoke.epoch, spoke.n, spoke.sent = 0, 2, 0
 
     def run(self, seconds: float) -> None:
         """Let all of them go on for so long."""
@@ -117,7 +126,9 @@ class Star:
         spoke.n += 1 + accepted(draft, spoke.n)
         if spoke.reports:
             report(spoke)
-        return (self.free_at if queued else self.now) + spoke.link_s + verify_s
+        began = max((self.free_at if queued else self.now) + spoke.link_s, spoke.free_at[0])
+        spoke.free_at[0] = began + verify_s
+        return spoke.free_at[0]
 
 
 def vars_of(shape: DraftShape) -> tuple[int, int, int]:
@@ -206,6 +217,22 @@ def test_many_targets_get_shorter_drafts_than_one_and_all_still_gain() -> None:
     as_asked = [Spoke(reports=False) for _ in range(8)]
     Star(*as_asked).run(15)
     assert sum(spoke.n for spoke in crowd) > 1.2 * sum(spoke.n for spoke in as_asked)
+
+
+def test_answers_that_take_turns_hide_each_others_round_trips_and_get_drafts_where_one_alone_would_not() -> None:
+    far = {"link_s": 0.025, "right": lambda position: LUCK[position] < 0.5}
+    cost = draft_cost(0.010, level_s=0.001)
+    alone = Spoke(**far)  # type: ignore[arg-type]
+    Star(alone, cost=cost).run(30)
+    assert sum(levels > 0 for levels in alone.shapes) < 0.25 * len(alone.shapes)
+    first = Spoke(**far)  # type: ignore[arg-type]
+    turns = [first, *(Spoke(**far, beside=first) for _ in range(3))]  # type: ignore[arg-type]
+    star = Star(*turns, cost=cost)
+    star.run(30)
+    for spoke in turns:
+        assert sum(levels > 0 for levels in spoke.shapes) > 0.9 * len(spoke.shapes)
+    assert 1 < star.controllers.facts(first.peer.connection).gain < 2
+    assert sum(spoke.n for spoke in turns) > 1.25 * (alone.n if alone.n < MOST_ROWS else 0)
 
 
 def test_levels_change_slowly() -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 from starsd_edge.telemetry.rounds import HUB
-from starsd_jetson.drafting import RoundDraft
+from starsd_jetson.drafting import NOW, RoundDraft
 from tests.support.trees import random_tree, tree_of
 
 Follow = Callable[[Sequence[int]], int]
@@ -53,8 +53,11 @@ class ScriptedDrafts:
     def extend(self) -> None:
         pass
 
-    def ask(self, shape: DraftShape) -> None:
+    def ask(self, shape: DraftShape, others: int = 0) -> None:
         self.shapes.append(shape)
+
+    def ready_at(self) -> float:
+        return NOW
 
     def take(self) -> RoundDraft:
         return RoundDraft(self.script(self.text, self.shapes[-1]), HUB)

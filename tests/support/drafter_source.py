@@ -10,7 +10,7 @@ import numpy.typing as npt
 from starsd_edge.protocol.rows import NewRows
 from starsd_edge.speculation.tree import DraftShape
 from starsd_edge.telemetry.rounds import HUB
-from starsd_jetson.drafting import RoundDraft
+from starsd_jetson.drafting import NOW, RoundDraft
 from starsd_server.drafters.contract import Drafter, draft_one, extend_one
 
 
@@ -39,8 +39,11 @@ class DrafterDrafts:
         self._rows += len(self._fresh)
         self._fresh, self._features = [], []
 
-    def ask(self, shape: DraftShape) -> None:
+    def ask(self, shape: DraftShape, others: int = 0) -> None:
         self._shape = shape
+
+    def ready_at(self) -> float:
+        return NOW
 
     def take(self) -> RoundDraft:
         self.extend()

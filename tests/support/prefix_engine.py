@@ -91,6 +91,7 @@ class PrefixEngine:
         )
         self.forward_sizes: list[int] = []
         """Rows of each forward pass so far."""
+        self.copied_rows = 0
 
     @property
     def tokenizer_size(self) -> int:
@@ -156,6 +157,14 @@ class PrefixEngine:
         if not 0 <= length <= seq.length:
             raise EngineError(f"cannot truncate {seq.length} rows to {length}")
         seq.tokens, seq.pending = seq.tokens[:length], None
+
+    def copy(self, source: Sequence, length: int, target: Sequence) -> None:
+        assert isinstance(source, PrefixSequence)
+        assert isinstance(target, PrefixSequence)
+        if target.length or not 0 <= length <= min(source.length, target.capacity):
+            raise EngineError(f"cannot copy {length} of {source.length} rows onto {target.length}")
+        target.tokens = source.tokens[:length]
+        self.copied_rows += length
 
     def _check_arrays(
         self, tokens: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], tree_mask: npt.NDArray[np.bool_]

@@ -56,6 +56,9 @@ class TorchEngine(KvEngine[TorchSequence]):
         seq.keys = [torch.cat((past, new[kept])) for past, new in zip(seq.keys, seq.new_keys, strict=True)]
         seq.values = [torch.cat((past, new[kept])) for past, new in zip(seq.values, seq.new_values, strict=True)]
 
+    def _copy(self, source: TorchSequence, length: int, target: TorchSequence) -> None:
+        target.keys, target.values = ([rows[:length] for rows in held] for held in (source.keys, source.values))
+
     def _forget(self, seq: TorchSequence, length: int) -> None:
         seq.keys = [rows[:length] for rows in seq.keys]
         seq.values = [rows[:length] for rows in seq.values]

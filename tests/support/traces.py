@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from starsd_edge.bench.trace import Trace, Traces, TraceSource
@@ -25,15 +27,15 @@ def letter_source(max_context: int = 128) -> TraceSource:
     )
 
 
-def letter_trace(seed: int = 0, answer_tokens: int = 40) -> Trace:
+def letter_trace(seed: int = 0, answer_tokens: int = 40, prompt: Sequence[int] = PROMPT) -> Trace:
     """A text as a small model would write it, which n-grams guess in part."""
     engine = PrefixEngine(seed, vocab_size=WORDS)
-    text = list(PROMPT)
+    text = list(prompt)
     for _ in range(answer_tokens):
         text.append(int(engine.prefix_logits(text).argmax()))
     ids = np.array(text, dtype=np.int64)
     features = np.random.default_rng(seed).normal(size=(len(ids), WIDTH)).astype(np.float16)
-    return Trace(ids, len(PROMPT), features)
+    return Trace(ids, len(prompt), features)
 
 
 def letter_traces(texts: int = 3, answer_tokens: int = 40) -> Traces:

@@ -91,7 +91,7 @@ class StarTarget:
         hub.open(number, self._connection, text)
         channel = _Channel(time, hub, number)
         self._source = HubDrafts(lambda prompt, kind: channel, NoDrafts(), WaitPolicy(plan.wait_s), time)
-        self._reporter = Reporter(self._tell, lambda: self._source.why_off, time)
+        self._reporter = Reporter(self._tell, time)
 
     def run(self) -> None:
         """Decode for ever."""

@@ -12,6 +12,7 @@ from starsd_edge.cli.bench.options import (
     BenchDecodeOptions,
     BenchDraftsOptions,
     BenchHubStepOptions,
+    BenchRequestsOptions,
     BenchStarOptions,
     BenchTraceOptions,
     BenchVerifyOptions,
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
     add_command(group, "verify", bench_verify, BenchVerifyOptions)
     add_command(group, "trace", bench_trace, BenchTraceOptions)
     add_command(group, "star", bench_star, BenchStarOptions)
+    add_command(group, "requests", bench_requests, BenchRequestsOptions)
     app.add_typer(group, name="bench")
 
 
@@ -158,5 +160,20 @@ def bench_star(options: BenchStarOptions) -> None:
     outcome = _run(StarBench, options)
     for line in write_outcome(outcome, options.directory):
         typer.echo(line)
+    if outcome.inexact:
+        raise StarsdError(f"{outcome.inexact} answers were not the recorded texts: this is a fault, please report it")
+
+
+def bench_requests(options: BenchRequestsOptions) -> None:
+    """Measure several requests at once on one modelled device (the timing backend), beside the same by turns.
+
+    The device replays texts of `bench trace`; decode loop, scheduler, link and hub are real. Also measured is the time
+    to the first token without a hub, with one that is idle, busy, or gone, and where none ever was.
+    """
+    from starsd_edge.cli.bench.requests import RequestsBench, show
+
+    outcome = _run(RequestsBench, options, options.json)
+    show(outcome)
+    _write(options.json, outcome.report)
     if outcome.inexact:
         raise StarsdError(f"{outcome.inexact} answers were not the recorded texts: this is a fault, please report it")

@@ -255,8 +255,12 @@ class Sweep(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchStarOptions:
-    """The options of the command."""
+class TimingOptions:
+    """The options of every bench on the timing backend.
+
+    Raises:
+        UsageError: the shape is not written as three numbers.
+    """
 
     bundle: Annotated[
         str,
@@ -273,6 +277,40 @@ class BenchStarOptions:
         Path | None,
         typer.Option(help="Texts to replay, from `bench trace`. Default: in the cache, with the bundle's name."),
     ] = None
+    verify_ms: Annotated[
+        float, typer.Option(min=0.1, max=10_000, help="Milliseconds of a modelled verify pass over one row.")
+    ] = 35.0
+    verify_growth: Annotated[float, typer.Option(min=0, max=10, help="Share of it that each further row adds.")] = 0.03
+    verify_jitter: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Largest deviation of a verify pass, as a share of it.")
+    ] = 0.05
+    draft_ms: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=10_000,
+            help="Least milliseconds of a drafter's pass for one session; the part head takes its real time.",
+        ),
+    ] = 12.0
+    draft_growth: Annotated[
+        float, typer.Option(min=0, max=10, help="Share of it that each further session in a pass adds.")
+    ] = 0.125
+    shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter.")] = 0
+
+    def __post_init__(self) -> None:
+        parse_shape("--shape", self.shape, MOST_NODES)
+
+    @property
+    def largest(self) -> DraftShape:
+        """The largest draft."""
+        return parse_shape("--shape", self.shape, MOST_NODES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchStarOptions(TimingOptions):
+    """The options of the command."""
+
     output: Annotated[
         Path | None, typer.Option(help="Directory for the figures, the table and the plots. Default: star-bench.")
     ] = None
@@ -296,25 +334,6 @@ class BenchStarOptions:
     bandwidth: Annotated[
         float | None, typer.Option(min=0.01, help="Rate of every link, each way, in Mbit/s. Default: unlimited.")
     ] = None
-    verify_ms: Annotated[
-        float, typer.Option(min=0.1, max=10_000, help="Milliseconds of a modelled verify pass over one row.")
-    ] = 35.0
-    verify_growth: Annotated[float, typer.Option(min=0, max=10, help="Share of it that each further row adds.")] = 0.03
-    verify_jitter: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Largest deviation of a verify pass, as a share of it.")
-    ] = 0.05
-    draft_ms: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=10_000,
-            help="Least milliseconds of a drafter's pass for one session; the part head takes its real time.",
-        ),
-    ] = 12.0
-    draft_growth: Annotated[
-        float, typer.Option(min=0, max=10, help="Share of it that each further session in a pass adds.")
-    ] = 0.125
-    shape: Annotated[str, typer.Option(metavar="NODESxDEPTHxBRANCHING", help="Largest draft.")] = "8x5x4"
     policy: Annotated[
         tuple[QueueOrder, ...],
         typer.Option(
@@ -331,15 +350,6 @@ class BenchStarOptions:
     ] = None
     warm_up_rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of each target that do not count.")] = 6
     sessions: Annotated[int, typer.Option(min=1, max=5000, help="Number of sessions in the part crowd.")] = 500
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the jitter.")] = 0
-
-    def __post_init__(self) -> None:
-        parse_shape("--shape", self.shape, MOST_NODES)
-
-    @property
-    def largest(self) -> DraftShape:
-        """The largest draft."""
-        return parse_shape("--shape", self.shape, MOST_NODES)
 
     @property
     def directory(self) -> Path:
@@ -371,3 +381,17 @@ class BenchStarOptions:
     def rtts_s(self) -> tuple[float, ...]:
         """Of the RTT sweep, in seconds."""
         return tuple(rtt / 1e3 for rtt in (_QUICK_RTTS if self.quick else _RTTS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequestsOptions(TimingOptions):
+    """The options of the command."""
+
+    requests: Annotated[int, typer.Option(min=2, max=16, help="Number of requests that are answered together.")] = 4
+    new_tokens: Annotated[int, typer.Option(min=8, max=8192, help="Most tokens of every answer.")] = 128
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Times that they are answered each way.")] = 3
+    rtt_ms: Annotated[float, typer.Option(min=0, max=10_000, help="Round-trip time to the hub.")] = 20.0
+    busy_targets: Annotated[
+        int, typer.Option(min=1, max=MAX_TARGETS, help="Number of other targets while the hub counts as busy.")
+    ] = 8
+    json: FiguresFile = None

@@ -29,19 +29,17 @@ from starsd_edge.bench.star_plan import (
 )
 from starsd_edge.bench.star_report import point_rows, star_markdown
 from starsd_edge.bench.star_runs import HubPlan, HubUse, MeasuredPoint, Point, seen_between, written_shape
-from starsd_edge.bench.trace import Traces, default_trace, read_traces
-from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bench.trace import Traces
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.bundles.integrity import write_whole
 from starsd_edge.cli.bench.options import BenchStarOptions
 from starsd_edge.cli.bench.star_probe import HubWatcher
-from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup
+from starsd_edge.cli.bench.star_targets import ReplayCrowd, ReplaySetup, replay_setup
 from starsd_edge.cli.bench.timing_hub import PROGRAM
 from starsd_edge.cli.shared_options import AUTO
 from starsd_edge.errors import UsageError, remedy_of
 from starsd_edge.hub_process import hub_process, read_status
 from starsd_edge.speculation.tree import DraftShape
-from starsd_edge.text.tokenizer import Tokenizer
 
 _MAX_SESSIONS = 8192
 
@@ -175,12 +173,8 @@ class StarBench:
 
     def _open(self) -> ReplaySetup:
         options = self._options
-        bundle = load_bundle(find_bundle(options.bundle), check_files=False)
-        traces = read_traces(options.trace or default_trace(options.bundle))
-        _require_same_model(bundle, traces)
         verify = ModelPassTimes(options.verify_ms / 1e3, options.verify_growth, options.verify_jitter)
-        tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
-        return ReplaySetup(bundle, tokenizer, traces, verify, options.seed)
+        return replay_setup(options.bundle, options.trace, verify, options.seed)
 
     def _points(self, can_be_wrong: bool) -> Iterator[Point]:
         """What to run, one after the other, telling of each."""
@@ -264,14 +258,6 @@ def _shapes(shape: DraftShape) -> list[DraftShape]:
     chains = [DraftShape(depth, depth, 1) for depth in (1, 2, 3, 5)]
     wide = replace(shape, max_nodes=min(32, 4 * shape.max_nodes), max_depth=shape.max_depth + 1)
     return [*chains, shape, wide]
-
-
-def _require_same_model(bundle: Bundle, traces: Traces) -> None:
-    if traces.source.source_fp != bundle.manifest.fingerprints.source_fp:
-        raise UsageError(
-            f"the trace is of {traces.source.bundle} and {bundle.path.name} was made from another checkpoint: "
-            f"record one with `starsd-edge bench trace {bundle.path.name}`"
-        )
 
 
 def _unused_ids(traces: Traces, size: int) -> list[int]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -23,8 +24,10 @@ from starsd_edge.bench.delayed_paths import DelayedPaths
 from starsd_edge.bench.device_times import ModelPassTimes, Pacer
 from starsd_edge.bench.replay_engine import ReplayDevice, ReplayEngine
 from starsd_edge.bench.star_runs import DraftMark, Point, TargetLog
-from starsd_edge.bench.trace import Traces
-from starsd_edge.errors import StarsdError
+from starsd_edge.bench.trace import Traces, default_trace, read_traces
+from starsd_edge.bundles.bundle import Bundle, load_bundle
+from starsd_edge.bundles.catalogue import find_bundle
+from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.protocol.target_side import DraftArrived
 from starsd_edge.speculation.sampling import SamplingParams
 from starsd_edge.speculation.tree import DraftShape
@@ -32,7 +35,6 @@ from starsd_edge.telemetry.rounds import Round
 from starsd_edge.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from starsd_edge.bundles.bundle import Bundle
     from starsd_edge.protocol.messages import Report
     from starsd_jetson.drafting import DraftSource
     from starsd_jetson.hub_drafting import Asked, DraftChannel
@@ -62,6 +64,25 @@ class ReplaySetup:
     traces: Traces
     verify: ModelPassTimes
     seed: int
+
+
+def replay_setup(bundle_name: str, trace: Path | None, verify: ModelPassTimes, seed: int) -> ReplaySetup:
+    """Open what targets of the timing backend need.
+
+    Args:
+        trace: file with texts; None takes that of the bundle's name in the cache.
+
+    Raises:
+        StarsdError: something cannot be opened, or the texts are another model's.
+    """
+    bundle = load_bundle(find_bundle(bundle_name), check_files=False)
+    traces = read_traces(trace or default_trace(bundle_name))
+    if traces.source.source_fp != bundle.manifest.fingerprints.source_fp:
+        raise UsageError(
+            f"the trace is of {traces.source.bundle} and {bundle.path.name} was made from another checkpoint: "
+            f"record one with `starsd-edge bench trace {bundle.path.name}`"
+        )
+    return ReplaySetup(bundle, Tokenizer.load(bundle.path, bundle.manifest.text), traces, verify, seed)
 
 
 class ReplayCrowd:
@@ -163,7 +184,7 @@ class ReplayCrowd:
         from starsd_jetson.api import hub_address, link_to
         from starsd_jetson.target import Target
 
-        engine = ReplayEngine(self._setup.traces.texts[0], self._setup.traces.source)
+        engine = ReplayEngine(self._setup.traces.texts, self._setup.traces.source)
         target = Target(self._setup.bundle, engine, self._setup.tokenizer)
         hello = target.hello(name, self._point.shape, target.context(None))
         luck = random.Random(f"{self._setup.seed} {name} link")  # noqa: S311
@@ -192,7 +213,7 @@ class ReplayCrowd:
 
         while not self._stopping.is_set():
             trace = texts[(number + log.answers) % len(texts)]
-            engine = ReplayEngine(trace, setup.traces.source, device)
+            engine = ReplayEngine([trace], setup.traces.source, device)
             request = Request(
                 trace.prompt,
                 SamplingParams(),
@@ -293,11 +314,9 @@ class TargetReports:
         from starsd_jetson.reporting import Reporter
 
         self._lock = threading.Lock()
-        self._why_off = ""
-        self._reporter = Reporter(send, lambda: self._why_off, clock)
+        self._reporter = Reporter(send, clock)
 
     def round(self, done: Round) -> None:
         """Count a round, and report if it is time."""
         with self._lock:
-            self._why_off = done.why_off
             self._reporter.round(done)

@@ -135,6 +135,9 @@ class TensorrtEngine(KvEngine[TensorrtSequence]):
     def _keep(self, seq: TensorrtSequence, rows: ListLike[int]) -> None:
         seq.lent.caches.commit(seq.length, rows)
 
+    def _copy(self, source: TensorrtSequence, length: int, target: TensorrtSequence) -> None:
+        target.lent.caches.copy(source.lent.caches, length)
+
     def _make_caches(self, capacity: int) -> _Lent:
         spec = self._spec
         if self._is_inplace:
