@@ -97,7 +97,7 @@ class _Open:
 
 
 class AnswerSet:
-    """See the module. All methods but `add` belong to the thread that uses the engine.
+    """See the module. All methods but `add` and `require_room` belong to the thread that uses the engine.
 
     Args:
         make_source: makes a draft source; each serves one answer at a time, and is used again.
@@ -158,7 +158,8 @@ class AnswerSet:
         cancelled: Callable[[], bool] = lambda: False,
         on_end: Callable[[Answer | BaseException], None] = lambda end: None,
     ) -> Job:
-        """Take in a request. May be called on another thread than the rest; by one at a time.
+        """Take in a request, however many there are: `require_room` tells whether there is room. May be called on
+        another thread than the rest; by one at a time.
 
         Args:
             deliver: called with every piece, during `step`.
@@ -167,7 +168,6 @@ class AnswerSet:
 
         Raises:
             UsageError: the prompt is empty, leaves no room in the context, or needs more KV than the budget holds.
-            BusyError: as many requests as may be are taken in.
         """
         check_prompt(request)
         budget, room = self._sequences.budget, self._room(request)
@@ -176,13 +176,16 @@ class AnswerSet:
                 f"the prompt and the answer need room for {room} tokens and the budget is {budget}: "
                 "shorten them or raise the budget"
             )
-        taken = len(self._open) + len(self._waiting)
-        if taken >= self._limits.most_open + self._limits.most_waiting:
-            raise BusyError(taken, self._retry_after_s())
         job = Job(request, deliver, cancelled, on_end)
         self._waiting.append(job)
         self._may_begin = True
         return job
+
+    def require_room(self, count: int = 1) -> None:
+        """Raises BusyError if so many requests more are too many. A set without any takes any number."""
+        taken = len(self._open) + len(self._waiting)
+        if taken and taken + count > self._limits.most_open + self._limits.most_waiting:
+            raise BusyError(taken, self._retry_after_s())
 
     def step(self, *, blocks: bool = False) -> float | None:
         """Run one pass of the answer whose turn it is.

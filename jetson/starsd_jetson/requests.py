@@ -17,12 +17,12 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 
 from starsd_edge.errors import StarsdError
 from starsd_jetson.answer_set import AnswerSet
-from starsd_jetson.answers import Answer, Piece, Request
+from starsd_jetson.answers import Answer, Piece, Request, check_prompt
 from starsd_jetson.hub_link import log_fault
 
 _CLOSED = "the target answers no more requests: it was closed"
@@ -173,12 +173,27 @@ class Requests:
             BusyError: as many requests as may be are taken in; it says after how many seconds to try again.
             StarsdError: closed.
         """
-        stream = AnswerStream(self._wake.set)
+        return self.submit_all([request], cancelled)[0]
+
+    def submit_all(
+        self, requests: Sequence[Request], cancelled: Callable[[], bool] = lambda: False
+    ) -> list[AnswerStream]:
+        """Take in all of these requests, or none of them: errors as of `submit`. Where nothing is worked at, there is
+        room for any number.
+        """
+        for request in requests:
+            check_prompt(request)
         with self._lock:
             if self.is_closed:
                 raise StarsdError(_CLOSED)
-            self._set.add(request, stream.put, lambda: stream.is_cancelled or cancelled(), stream.put)
+            self._set.require_room(len(requests))
+            streams = [self._add(request, cancelled) for request in requests]
         self._wake.set()
+        return streams
+
+    def _add(self, request: Request, cancelled: Callable[[], bool]) -> AnswerStream:
+        stream = AnswerStream(self._wake.set)
+        self._set.add(request, stream.put, lambda: stream.is_cancelled or cancelled(), stream.put)
         return stream
 
     def stream(self, request: Request, cancelled: Callable[[], bool] = lambda: False) -> Generator[Piece, None, Answer]:

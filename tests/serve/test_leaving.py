@@ -49,7 +49,7 @@ def engine() -> HeldEngine:
 
 @pytest.fixture(scope="module")
 def server(serve_echo: ServeEcho, engine: HeldEngine) -> Served:
-    return serve_echo(engine=engine, settings=ServeSettings(queue=2), speculation=False)
+    return serve_echo(engine=engine, settings=ServeSettings(queue=2, parallel=1), speculation=False)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -85,9 +85,8 @@ def work(engine: HeldEngine, server: Served) -> int:
 
 
 def forgotten(server: Served) -> bool:
-    """Whether the server has seen that the client of the answer at work is gone."""
-    queue = server.server.backend._queue
-    return bool(queue) and queue[0].cancelled.is_set()
+    """Whether the server has seen that a client is gone."""
+    return server.server.backend.abandoned == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -121,7 +120,7 @@ def test_a_request_whose_client_has_left_is_never_begun(server: Served, engine: 
         wait_until(lambda: engine.asked == begun + 1)
         with asking(server, stream=stream):
             wait_until(lambda: server.server.backend.waiting == 1)
-        wait_until(lambda: server.server.backend.waiting == 0)
+        wait_until(lambda: forgotten(server))
         assert work(engine, server) == 2, "the rest of the first: a pass for each of two letters and the end, less one"
         assert json.loads(first.getresponse().read())["choices"][0]["message"]["content"] == "ab"
 
@@ -145,6 +144,22 @@ def test_a_full_queue_says_when_to_come_back_and_what_was_taken_is_answered(serv
         engine.permit(500)
         assert len(server.ask(CHAT, body("x", n=5)).body["choices"]) == 5, "one that is idle takes any number"
         work(engine, server)
+
+
+def test_two_requests_are_answered_by_turns(serve_echo: ServeEcho) -> None:
+    engine = HeldEngine()
+    server = serve_echo(engine=engine, settings=ServeSettings(queue=2, parallel=2), speculation=False)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(server.ask, CHAT, body("abcdefgh"))
+        wait_until(lambda: engine.asked == 1)
+        others = [pool.submit(server.ask, CHAT, body(message)) for message in ("cd", "ef")]
+        wait_until(lambda: server.server.backend.waiting == 2)
+        engine.permit(8)
+        wait_until(lambda: others[0].done() or others[1].done())
+        assert not first.done(), "the short one does not wait for the long one"
+        engine.permit(500)
+        said = [each.result().body["choices"][0]["message"]["content"] for each in (first, *others)]
+    assert said == ["abcdefgh", "cd", "ef"]
 
 
 def test_a_stream_that_waits_shows_that_it_is_there(

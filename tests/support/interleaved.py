@@ -108,6 +108,7 @@ class Scene:
     def add(self, wanted: Request, cancelled: Callable[[], bool] = lambda: False) -> Job:
         """Take in a request."""
         pieces: list[tuple[float, Piece]] = []
+        self.answers.require_room()
         job = self.answers.add(wanted, lambda piece: pieces.append((self.clock.now, piece)), cancelled)
         self._texts[tuple(wanted.prompt)] = text_of(wanted, self.seed) if self.script else []
         self.pieces.append(pieces)

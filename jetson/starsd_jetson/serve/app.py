@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +26,8 @@ from starlette.routing import Route
 
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.text.tokenizer import Tokenizer
-from starsd_jetson.serve.backend import Backend, Job, JobCancelledError, QueueFullError
+from starsd_jetson.answers import BusyError
+from starsd_jetson.serve.backend import Backend, Job, JobCancelledError
 from starsd_jetson.serve.chat import ChatWriter, Chunk, CompletionWriter, Head, Writer
 from starsd_jetson.serve.choices import Choices
 from starsd_jetson.serve.door import REQUEST_ID, Door, DoorRules, RequestIds
@@ -146,12 +146,12 @@ class Api:
         prepared, writer = await asyncio.to_thread(kind.prepare, data)
         try:
             job = self._backend.submit(prepared.requests)
-        except QueueFullError as error:
+        except BusyError as error:
             raise ApiError(
                 str(error),
                 status=HTTPStatus.TOO_MANY_REQUESTS,
                 code="queue_full",
-                headers={"Retry-After": str(max(1, math.ceil(error.retry_after_s)))},
+                headers={"Retry-After": str(error.retry_after_s)},
             ) from None
         left = asyncio.create_task(_cancel_when_left(request, job))
         chunks = self._chunks(job, writer, began)

@@ -12,15 +12,19 @@ from string import ascii_letters, digits
 
 import uvicorn
 
-from starsd_jetson.api import OpenTarget
+from starsd_jetson.api import OpenTarget, RequestLimits
 from starsd_jetson.serve.app import Api, Model, build_app
-from starsd_jetson.serve.backend import OneByOne
+from starsd_jetson.serve.backend import TargetBackend
 from starsd_jetson.serve.door import DoorRules
 from starsd_jetson.serve.metrics import ServeMetrics, State
 from starsd_jetson.serve.prepare import Preparer
 
 DEFAULT_QUEUE = 16
 """Requests that may wait, where nothing is said."""
+DEFAULT_PARALLEL = 4
+"""Requests that are worked at by turns, where nothing is said. Two or three fill the time in which one waits for its
+draft; more wait less for their first token, and share the rest.
+"""
 _CLOSE_S = 5.0
 """Seconds that responses have to end in when the server stops. What is left then is cut."""
 _MAX_CONNECTIONS = 256
@@ -38,10 +42,14 @@ class ServeSettings:
     Attributes:
         names: what clients may call the model, the one that responses show first; none takes the bundle's name.
         queue: requests that may wait.
+        parallel: requests that are worked at by turns.
+        kv_tokens: see `RequestLimits`.
     """
 
     names: Sequence[str] = ()
     queue: int = DEFAULT_QUEUE
+    parallel: int = DEFAULT_PARALLEL
+    kv_tokens: int | None = None
     door: DoorRules = field(default_factory=DoorRules)
 
 
@@ -65,7 +73,8 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, target: OpenTarget, settings: ServeSettings, ready: Callable[[], None] = lambda: None) -> None:
-        self.backend = OneByOne(target.answers(keeps_text=True).stream, settings.queue)
+        limits = RequestLimits(settings.parallel, settings.queue, settings.kv_tokens)
+        self.backend = TargetBackend(target.requests(limits))
         app = build_app(_api(target, settings, self.backend), settings.door, self.backend.close)
         logging.getLogger(_LIBRARY).setLevel(logging.CRITICAL)
         super().__init__(
@@ -98,7 +107,7 @@ def model_names(target: OpenTarget, settings: ServeSettings) -> Sequence[str]:
     return settings.names or (target.target.bundle.manifest.name,)
 
 
-def _api(target: OpenTarget, settings: ServeSettings, backend: OneByOne) -> Api:
+def _api(target: OpenTarget, settings: ServeSettings, backend: TargetBackend) -> Api:
     names = model_names(target, settings)
     source = target.target.bundle.manifest.fingerprints.source_fp
     model = Model(names, int(time.time()), f"starsd_{source[:_FINGERPRINT_LETTERS]}", target.context)

@@ -62,6 +62,15 @@ class HttpOptions:
     max_queue: Annotated[
         int, typer.Option(min=0, max=4096, help="Requests that may wait; further ones get 429 and Retry-After.")
     ] = 16
+    parallel: Annotated[int, typer.Option(min=1, max=256, help="Requests that are answered by turns.")] = 4
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Most tokens of KV of all requests, and of what is kept for the next ones. Default: 4 contexts.",
+            show_default=False,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         for origin in self.cors_origin:
@@ -118,7 +127,8 @@ def _settings(http: HttpOptions) -> ServeSettings:
     from starsd_jetson.serve.server import ServeSettings
 
     keys = () if http.api_keys is None else read_tokens(http.api_keys)
-    return ServeSettings(http.model_name, http.max_queue, DoorRules(keys, http.cors_origin))
+    door = DoorRules(keys, http.cors_origin)
+    return ServeSettings(http.model_name, http.max_queue, http.parallel, http.kv_tokens, door)
 
 
 def _open_target(options: ServeOptions) -> OpenTarget:
