@@ -53,11 +53,14 @@ _TERMINATED = 128 + signal.SIGTERM
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READER_LEFT = 128 + signal.SIGPIPE
 _SHOWN = 300
+_MOST_DIGITS = 4
+"""Of the number of columns or lines of a terminal."""
 
 
 def main() -> NoReturn:
     """Entry point of the installed command."""
     signal.signal(signal.SIGTERM, _terminate)
+    _forget_odd_sizes()
     output = _standard_streams()
     code: str | int | None = None
     try:
@@ -65,6 +68,14 @@ def main() -> NoReturn:
     except SystemExit as ended:
         code = ended.code
     sys.exit(_after_output(code, output))
+
+
+def _forget_odd_sizes() -> None:
+    """Leave out sizes of a terminal that no terminal has: libraries that draw take any number of digits, and fail."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name)
+        if size is not None and not (size.isascii() and size.isdigit() and 0 < len(size.lstrip("0")) <= _MOST_DIGITS):
+            del os.environ[name]
 
 
 class _Stream(io.TextIOWrapper):

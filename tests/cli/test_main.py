@@ -149,6 +149,15 @@ def test_signals_end_a_command_through_its_cleaning_up(how: signal.Signals, code
     assert (it.returncode, out, err) == (code, "cleaned up\n", "")
 
 
+@pytest.mark.parametrize("size", ["9" * 400, "100000000000", "0", "-1", "x", "\u0663"])
+def test_a_size_of_the_terminal_that_none_has_is_no_fault(size: str) -> None:
+    environment = {**os.environ, "COLUMNS": size, "LINES": size}
+    command = [sys.executable, "-m", "starsd_edge.cli", "config", "path", "--help"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Usage" in ended.stdout
+
+
 def test_a_reader_that_leaves_early_is_no_failure_to_report() -> None:
     read, write = os.pipe()
     os.close(read)
