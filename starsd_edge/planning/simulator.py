@@ -185,7 +185,7 @@ class _Run:
         self._env = env
         self._counted_from = counted_from
         self._hub_random = Random(f"{seed} hub")  # noqa: S311
-        self._books = [_TargetCounts() for _ in star.targets]
+        self._records = [_TargetCounts() for _ in star.targets]
         self._waiting: dict[int, tuple[Waiting, Event]] = {}
         self._asked: Event | None = None
         self._busy_s = 0.0
@@ -212,7 +212,7 @@ class _Run:
         return self._result(end - self._counted_from)
 
     def _target(self, number: int, random: Random) -> Process:
-        target, books = self._star.targets[number], self._books[number]
+        target, record = self._star.targets[number], self._records[number]
         draft_s = self._star.service.mean_s([target.shape])
         yield self._env.timeout(random.random() * (target.returns.mean_s + draft_s))
         while True:
@@ -226,7 +226,7 @@ class _Run:
             yield drafted
             yield self._env.timeout(target.returns.draw(random))
             if self._env.now >= self._counted_from:
-                books.rounds_s.append(self._env.now - asked_at)
+                record.rounds_s.append(self._env.now - asked_at)
 
     def _hub(self) -> Process:
         while True:
@@ -257,12 +257,12 @@ class _Run:
         self._busy_s += self._env.now - max(began, self._counted_from)
         self._batches.append(len(batch))
         for waiting, _ in batch:
-            books = self._books[waiting.session]
-            books.draft_s += draft_s / len(batch)
-            books.waits_s.append(began - waiting.arrived)
+            record = self._records[waiting.session]
+            record.draft_s += draft_s / len(batch)
+            record.waits_s.append(began - waiting.arrived)
 
     def _result(self, seconds: float) -> StarResult:
-        targets = [self._target_result(number, seconds) for number in range(len(self._books))]
+        targets = [self._target_result(number, seconds) for number in range(len(self._records))]
         return StarResult(
             seconds=seconds,
             rounds_per_s=sum(target.rounds_per_s for target in targets),
@@ -271,8 +271,8 @@ class _Run:
             idle_gaps=len(self._gaps_s),
             idle_gap_s=sum(self._gaps_s) / len(self._gaps_s) if self._gaps_s else 0.0,
             mean_batch=sum(self._batches) / len(self._batches) if self._batches else 0.0,
-            waits=Percentiles.of([wait for books in self._books for wait in books.waits_s]),
-            rounds=Percentiles.of([each for books in self._books for each in books.rounds_s]),
+            waits=Percentiles.of([wait for record in self._records for wait in record.waits_s]),
+            rounds=Percentiles.of([each for record in self._records for each in record.rounds_s]),
             jain=jain([target.rounds_per_s for target in targets]),
             jain_draft=jain(
                 [result.draft_s / target.weight for result, target in zip(targets, self._star.targets, strict=True)]
@@ -281,14 +281,14 @@ class _Run:
         )
 
     def _target_result(self, number: int, seconds: float) -> TargetResult:
-        target, books = self._star.targets[number], self._books[number]
-        rounds_per_s = len(books.rounds_s) / seconds
+        target, record = self._star.targets[number], self._records[number]
+        rounds_per_s = len(record.rounds_s) / seconds
         alone_s = self._star.service.mean_s([target.shape]) + target.returns.mean_s
         return TargetResult(
             rounds_per_s=rounds_per_s,
             tokens_per_s=rounds_per_s * target.tokens,
             of_ideal=rounds_per_s * alone_s,
-            draft_s=books.draft_s,
-            waits=Percentiles.of(books.waits_s),
-            rounds=Percentiles.of(books.rounds_s),
+            draft_s=record.draft_s,
+            waits=Percentiles.of(record.waits_s),
+            rounds=Percentiles.of(record.rounds_s),
         )
