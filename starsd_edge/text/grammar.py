@@ -170,12 +170,12 @@ class GrammarConstraint:
         return mask
 
     def prune(self, tree: DraftTree) -> DraftTree:
-        """The tree without tokens that are not allowed, and without what hangs from them."""
+        """The tree without tokens that are not allowed, or that do not exist, and without what hangs from them."""
         kept: list[int] = []
         paths: dict[int, list[int]] = {ROOT: []}
         for node, (parent, token) in enumerate(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True)):
             path = paths.get(parent)
-            if path is None:
+            if path is None or not 0 <= token < self._size:
                 continue
             self._go(path)
             if self._matcher.validate_tokens([token]) == 1:

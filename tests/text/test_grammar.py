@@ -146,6 +146,8 @@ def test_draft_tokens_that_the_grammar_forbids_are_not_verified() -> None:
     constraint.append([quote])
     tree = DraftTree(np.array([he, t, t, he, space_h, he]), np.array([-1, 0, -1, 2, 3, 4]))
     assert constraint.prune(tree) == DraftTree(np.array([t, he, space_h]), np.array([-1, 0, 1]))
+    strange = DraftTree(np.array([-1, 2**40, tokenizer.size, t, -(2**40)]), np.array([-1, -1, -1, -1, 3]))
+    assert constraint.prune(strange) == DraftTree.chain([t])
     assert constraint.allowed([t])[he]
     assert not constraint.allowed([t, he])[he]
     assert constraint.allowed([])[t]
