@@ -5,9 +5,10 @@
 1. *The largest draft* (`hub_draft_shape`, `draft_shape`): what the user named, or else a usual tree. Where measured
    verify passes show that further rows cost nearly no time, it is a larger one. The engine limits it: its most rows of
    a verify pass, and chains only for weights for which trees are not exact.
-2. *What one request asks for* (`DraftCostModel.wanted`). Near the end of an answer it is no deeper than the tokens that
-   are left. In the first rounds it is the shape that pays by the measured verify passes. Later it is the largest draft:
-   the hub knows the acceptance rate by then, and drafts less where less pays (`starsd_server.draft_size`).
+2. *What one request asks for*. The decode loop limits it to the tokens and the context that are left
+   (`starsd_jetson.answering`). Within that, `DraftCostModel.wanted`: in the first rounds it is the shape that pays by
+   the measured verify passes. Later it is the largest draft: the hub knows the acceptance rate by then, and drafts less
+   where less pays (`starsd_server.draft_size`).
 3. *Whether to ask at all*: the wait policy (`starsd_jetson.wait_policy`).
 4. *What of the tree is verified* (`DraftCostModel.worth`): a draft token pays if the probability that the text goes
    through it is greater than the number of tokens that plain decoding would give in the time of its row. The

@@ -1,6 +1,8 @@
 """The size of the hub's drafts: the draft shape of each session, and how the drafter's time is divided among them.
 
-"Why is my draft this size?" At the hub three things decide.
+"Why is my draft this size?" The protocol machine asks for no more than hub, target and context allow
+(`Terms.clamp` in `starsd_edge.protocol.hub_handshake`). Within that three things decide, and a drafter may find fewer
+tokens than it may draft.
 
 1. *The choice for all sessions* (`share`). Several times a second the drafter's time is divided among all active
    sessions: each gets the shape that gives it most tokens per second, and all are shortened where together they would
@@ -16,9 +18,10 @@
 3. *The request* (`ShapeControllers.choose`). No draft is larger than what the target asks for. A target that reports
    no round times gets all of that, and a hub with a fixed shape gives every target that shape.
 
-Speculation that does not pay ends at once after `ROUNDS_PER_CHANGE` rounds. It begins again after a gap of tokens that
-grows with each trial that fails. A trial has the shape that was given up, since the size of its own draft is mostly not
-what a target waits for. It gives little weight to what was learnt before, so that a few rounds decide.
+Speculation that does not pay ends after `ROUNDS_PER_CHANGE` judged rounds and one more that confirms it. It begins
+again after a gap of tokens that grows with each trial that fails. A trial has the shape that was given up, since the
+size of its own draft is mostly not what a target waits for. It gives little weight to what was learnt before, so that a
+few rounds decide.
 
 The monitor shows the reason of the present shape, one of those in `starsd_edge.protocol.codes`.
 

@@ -1,11 +1,13 @@
 """Messages to frames and back, and what is checked between decoding a message and using it.
 
 The only place where bytes of a peer are parsed, by one typed decoder for each direction. The size limit comes before
-the decoder, the limits that types state are the decoder's, and all others but those of features are checked here.
+the decoder, and the limits that types state are the decoder's. Ids and trees are checked here, features in `features`.
+What has to fit the session or what was agreed is checked by the state machines: `hub_handshake`, `hub_connection` and
+`hub_sessions` on the hub, `target_side` and `target_session` on the target.
 
-Nothing that a peer sends is trusted. Each check raises a `ProtocolError`, which says how much of the conversation the
-fault costs. The state machines turn it into an ERROR message (hub), or drop and count the frame (target). Decoded
-tensors are read-only views into the frame.
+Nothing that a peer sends is trusted. Each check raises a `ProtocolError`, which says whether the fault ends the frame,
+the session or the connection. The state machines turn it into an ERROR message (hub), or drop and count the frame
+(target). Decoded tensors are read-only views into the frame.
 """
 
 from __future__ import annotations

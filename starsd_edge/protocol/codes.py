@@ -13,9 +13,9 @@ FINGERPRINT = "fingerprint"
 CODEC = "codec"
 """The drafter wants features in a form that the target cannot send."""
 QUOTA = "quota"
-"""The target's key has used up what it may use."""
+"""Features of the target's key that wait for the drafter fill the memory that one key may take."""
 BUSY = "busy"
-"""The hub takes nobody in at present."""
+"""The hub is closing, or has no free port for this target."""
 MALFORMED = "malformed"
 """The frame is not a message or over a limit, or its parts contradict each other or what was agreed."""
 OUT_OF_ORDER = "out_of_order"
@@ -42,7 +42,7 @@ FINAL = frozenset({VERSION, FINGERPRINT, CODEC})
 """Refusals of a connection that the same peers would only repeat."""
 
 MAX_OFFENCES = 8
-"""Offences in one connection before the peer is given up; a handful lets a passing fault pass."""
+"""Offences in one connection before it is ended: few, but more than one short fault causes."""
 
 CLOSE_NORMAL = 1000
 CLOSE_POLICY = 1008

@@ -2,7 +2,7 @@
 
 MessagePack arrays, one tagged union per direction, always decoded typed. Fields are only ever appended, with a
 default: an older peer ignores what it does not know and a newer one fills it in. Sizes and ranges that a type can
-state are stated here; `codec` checks the rest before use.
+state are stated here; the rest is checked before use, as `codec` says.
 
 Rows: a session with committed tokens t_0..t_{n-1} and root t_n has n rows; row i is the token t_{i+1} and, where the
 drafter wants it, the feature f_i that the target computed at position i. t_0 travels in OPEN.
@@ -160,7 +160,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=2):
     drafter_kind: Name = ""
     """The drafter of WELCOME, or empty."""
     sampling_kind: Name = ""
-    """"greedy" or "sampled": a hint for the draft shape; never parameters or seeds."""
+    """"greedy" or "sampled", never parameters or seeds. Told to the hub, which does not use it in version 1."""
     resume: Tag | None = None
     """Tag of the session to go on with; `first_row` and `t_first` are those it began with."""
 

@@ -1,8 +1,8 @@
 """The Engine contract: what the decode loop and the causal-lm drafter need of a model, whatever runs it.
 
 The KV cache of a sequence is a table with a row per committed token. `forward` computes T new rows on top of the
-committed ones and keeps them aside; `commit` appends those that proved right, in order; the rest are dropped by not
-being committed. Nothing is rolled back.
+committed ones, which do not count yet; `commit` makes those that proved right part of the sequence, in order; the rest
+are dropped by not being committed. Nothing is rolled back.
 """
 
 from __future__ import annotations
