@@ -50,17 +50,19 @@ KV_DTYPES = ("float16", "float32")
 STEPS = ("reading the checkpoint", "loading the weights", "tracing the graph", "writing", "parity gate", "hashing")
 _KIND = "kind of bundle"
 _MAX_TREE = 64
+"""Most rows of a verify pass, the root included."""
 _MAX_CHUNK = 256
+"""Most rows of a chunk of a prompt."""
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What kind of bundle.
+    """Options of an export.
 
     Attributes:
         weights: "fp32", or "int8" (weight-only); for TensorRT one of `TENSORRT_WEIGHTS`.
         kv_dtype: "float16", or "float32" as a CPU reference.
-        name: of the bundle; None takes the checkpoint's.
+        name: name of the bundle; None takes the checkpoint's.
         source: where the checkpoint is from, for the manifest; None takes its file or directory name.
         features_for: directory of an EAGLE-3 head that the graph is to give features for; None gives those of EAGLE-1.
         tensorrt: what is particular to a graph for TensorRT; None makes one for ONNX Runtime.
@@ -68,7 +70,7 @@ class ExportOptions:
         also_end: texts of tokens that end an answer beside those that the checkpoint lists.
 
     Raises:
-        UsageError: no such kind.
+        UsageError: an option has no such value.
     """
 
     weights: str = "fp32"
@@ -243,7 +245,7 @@ def _write_text(staging: Path, checkpoint: Checkpoint) -> None:
 
 
 def versions() -> str:
-    """What made a bundle."""
+    """Versions of starsd-edge and its libraries, for the manifest."""
     libraries = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in libraries)
     return f"starsd-edge {__version__} ({versions})"

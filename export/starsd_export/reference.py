@@ -1,6 +1,6 @@
-"""What transformers' own model class gives: the yardstick of the parity gate, and how large its activations become.
+"""What transformers' own model class gives, the reference values of the parity gate, and how large activations become.
 
-For the yardstick the stock class runs with its own attention and its own masks over whole prefixes; only its cache
+For these values the stock class runs with its own attention and its own masks over whole prefixes; only its cache
 rounds K and V to the KV dtype, as every engine does.
 
 Engines for GPUs compute in float16, which ends at 65504; models trained in bfloat16 need not stay below. ONNX Runtime
@@ -47,13 +47,13 @@ class Reference:
     values: npt.NDArray[np.float32]
 
     def row(self, index: int) -> Reference:
-        """One token of it, the token's axis kept."""
+        """The reference of one token; arrays keep the axis of tokens."""
         part = slice(index, index + 1)
         return Reference(self.logits[part], self.features[part], self.keys[:, part], self.values[:, part])
 
 
 class RoundingCache(DynamicCache):  # type: ignore[misc]
-    """transformers' cache, which stores K and V as the KV dtype can."""
+    """transformers' cache with K and V rounded to the KV dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ def run_stock(
     """The stock model over a whole prefix, from nothing.
 
     Args:
-        positions: of the tokens; none where they are counted from 0.
-        fused: what makes features of its states; None takes the one after the final norm.
+        positions: position of each token; empty counts from 0.
+        fused: fuses hidden states into features; None takes the hidden state after the final norm.
     """
     model.set_attn_implementation(STOCK_ATTENTION)
     cache = RoundingCache(getattr(torch, kv_dtype))
@@ -111,7 +111,7 @@ def _layer_outputs(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
 
 LARGEST_FLOAT16 = 65504.0
 SAFE_SHARE = 0.5
-"""Of `LARGEST_FLOAT16`: the prompts here are few, and others reach further."""
+"""Share of `LARGEST_FLOAT16` from which on the export warns: the prompts here are few, and others reach further."""
 SAMPLE_TEXTS = (
     "The hub drafts a few words ahead and every target checks them against its own model before it goes on.",
     "def mean(values):\n    return sum(values) / len(values) if values else 0.0\n",

@@ -1,4 +1,4 @@
-"""The checkpoint that a bundle was made from, as a yardstick for its graph: what the model gives in the place of any
+"""The checkpoint that a bundle was made from, as a reference for its graph: what the model gives in the place of any
 pass, and whether the graph holds each of its numbers, which no comparison of passes can see.
 """
 

@@ -1,4 +1,4 @@
-"""One answer after the other, as a call or as a stream of pieces; the loop is that of `AnswerSet`."""
+"""Answer one request: as a call (`decode`) or as a generator of pieces (`stream`). The loop is that of `AnswerSet`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def decode(
     """`stream` as one call, for those who need no pieces or take them as they come.
 
     Args:
-        on_piece: called with every piece; what it raises ends the answer.
+        on_piece: called with every piece; what it raises ends the answer. The other arguments are those of `stream`.
     """
     pieces = stream(engine, tokenizer, request, source, clock=clock, kept=kept, on_round=on_round, cancelled=cancelled)
     return whole(pieces, on_piece)
 
 
 def whole(pieces: Generator[Piece, None, Answer], on_piece: Callable[[Piece], None] = lambda piece: None) -> Answer:
-    """Read an answer to its end; what `on_piece` raises ends it."""
+    """Read an answer to its end, and give it back; what `on_piece` raises ends it."""
     try:
         while True:
             on_piece(next(pieces))

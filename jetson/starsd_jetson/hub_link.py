@@ -1,6 +1,6 @@
-"""The link to the hub: a WebSocket client on a thread of its own around the sans-I/O `TargetProtocol`.
+"""The link to the hub: a WebSocket client on a thread of its own around `TargetProtocol`, which does no I/O.
 
-Decoding never waits for it but through `DraftChannel.wait`. It reconnects by itself for as long as it runs, whatever
+Decoding waits for it only in `DraftChannel.wait`. It reconnects by itself for as long as it runs, whatever
 ended the connections before. A refusal that somebody has to mend (a wrong token, a model that does not fit) it says
 once, and asks again once a minute. A hub may send it on to a port of its own; however that connection ends, the way
 back leads through the hub's main port. One lock guards the state machine; the event loop holds it only to take in or
@@ -56,11 +56,11 @@ _RECENT_LINK_TIMES = 256
 
 
 class HubLink:
-    """Starts with `start` (or as a context manager) and runs until `stop`.
+    """A target's connection to its hub, kept up by a thread of its own from `start` to `stop`; a context manager.
 
     Args:
         address: where the hub is, and the token for it.
-        hello: who this target is.
+        hello: the HELLO message of this target.
         notify: takes one line for the user whenever the link's state changes; called from the link's thread. Parts of a
             line may be the hub's words.
         clock: monotonic seconds.

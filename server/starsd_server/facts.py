@@ -1,4 +1,4 @@
-"""What a hub's facts are made of: the last durations, the last seconds, the last events."""
+"""Facts for the monitor: durations of the last drafts, share of busy time, events, names of targets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from starsd_server.drafters.contract import Drafter
 from starsd_server.peer import Peer
 
 RECENT_DRAFTS = 512
-"""Number of last drafts whose durations are kept for percentiles."""
+"""Number of last drafts whose durations are kept; enough for a 99th percentile."""
 RECENT_USE_S = 10
-"""Number of samples, one a second, over which the share of busy time is taken."""
+"""Seconds over which the share of busy time is taken; one sample a second."""
 MAX_SHARED_NAMES = 256
 """Most names that are remembered as seen at two hosts. Targets choose their names, so the number must be bounded."""
 
@@ -70,7 +70,7 @@ class RecentUse:
         self._samples: deque[TimeUse] = deque([TimeUse()], maxlen=RECENT_USE_S + 1)
 
     def add(self, use: TimeUse) -> None:
-        """Take in the thread's time sums of this second."""
+        """Take in the time sums of the drafting thread at this second."""
         self._samples.append(use)
 
     def busy_ratio(self, use: TimeUse) -> float:
@@ -93,7 +93,7 @@ class EventLog:
         self._last = 0
 
     def add(self, kind: str, target: str = "", text: str = "") -> None:
-        """Something happened."""
+        """Append an event."""
         self._last += 1
         self._events.append(Event(self._last, round(self._uptime_s(), 3), kind, target, text))
 
@@ -144,7 +144,7 @@ class TargetNames:
 
 
 def judgement(record: DraftRecord) -> Judgement:
-    """The sums of a record."""
+    """The draft and acceptance counts of a record, for the monitor."""
     return Judgement(
         record.drafts,
         record.nodes,

@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 GRAPH_REVISION = 2
 """Raised when the exporter writes another graph for the same model, so that bundles of an older one can be told.
 
-1: a transpose that changes nothing stands before the head, and ONNX Runtime 1.23 multiplies by the wrong matrix.
+1: a redundant transpose stands before the output head, with which ONNX Runtime 1.23 gives wrong logits.
 2: without it.
 """
 
@@ -51,15 +51,18 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fingerprints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """sha256 hex digests: see `fingerprints`."""
+    """sha256 hex digests of what two sides must share; `starsd_edge.bundles.fingerprints` makes them."""
 
     tokenizer_fp: str
+    """Of the tokenizer: drafts as token ids mean the same."""
     source_fp: str
+    """Of the checkpoint."""
     feature_fp: str
+    """Of checkpoint and kind of features: a head trained on them fits."""
 
 
 class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a graph for TensorRT stores what `Graph.weights`, which is about the layers, does not say."""
+    """How a graph for TensorRT stores its weights outside the layers, whose weights `Graph.weights` tells."""
 
     head: Literal["fp16", "int8", "int4"]
     """Weights of the output head."""
@@ -70,13 +73,13 @@ class TensorrtGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     embedding: Literal["fp16", "int8"] = "fp16"
     """Weights of the embedding; one matrix with the output head where a model ties them and both are stored alike."""
     wide: list[str] = []
-    """"int4": parts of the layers that are int8 all the same."""
+    """With int4 weights: parts of the layers that are int8 all the same."""
     calibration: Literal["none", "own-text"] = "none"
-    """"int4": what scales were searched on."""
+    """With int4 weights: what the scales were searched on."""
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The exported graph and what it promises: the passes over a tree and a KV cache that `Engine` describes."""
+    """The exported graph and its limits: the passes over a tree and a KV cache that `Engine` describes."""
 
     file: str
     opset: Positive

@@ -1,5 +1,5 @@
-"""What a Jetson is: its board, as the device tree says; its release and the packages that count. All from files that
-anybody may read.
+"""What a Jetson is: its board, as the device tree says; its release and the installed
+packages that decide which engines run. All from files that anybody may read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ TENSORRT_PACKAGES = ("tensorrt", "libnvinfer10", "libnvinfer11", "libnvinfer8")
 PYTHON_TENSORRT = "python3-libnvinfer"
 _WATCHED = {_CORE, _JETPACK, PYTHON_TENSORRT, *TENSORRT_PACKAGES}
 
-# Releases of Jetson Linux and the JetPack that brought them.
+# Releases of Jetson Linux and the JetPack that brought them, from NVIDIA's release notes; used where the package
+# nvidia-jetpack is not installed.
 _JETPACKS = {
     "36.3.0": "6.0",
     "36.4.0": "6.1",
@@ -40,7 +41,7 @@ class JetsonSystem:
     Attributes:
         l4t: release of Jetson Linux, like "36.4.3".
         jetpack: like "6.2".
-        packages: versions of those that count, by their names.
+        packages: versions of the installed packages that decide which engines run, by their names.
     """
 
     l4t: str
@@ -64,7 +65,7 @@ class JetsonSystem:
 
 
 def read_jetson_system(host: Host) -> JetsonSystem:
-    """What is installed, without any right or command."""
+    """What is installed. Needs no privileges and runs no command."""
     packages = installed_packages(host, _WATCHED)
     l4t = _release(host.read(RELEASE)) or _upstream(packages.get(_CORE, ""))
     jetpack = _upstream(packages.get(_JETPACK, "")) or _JETPACKS.get(l4t, "")
@@ -149,10 +150,10 @@ class Board:
     """A Jetson. "" where its device tree, or this program, does not know.
 
     Attributes:
-        model: as it calls itself.
-        module: what is plugged into it.
-        soc: like "tegra234".
-        family: of it: "Xavier", "Orin" or "Thor".
+        model: of the board, as its device tree says.
+        module: name of the module on the board, or its part number.
+        soc: name of its chip, like "tegra234".
+        family: of the chip: "Xavier", "Orin" or "Thor".
         compute_capability: of its GPU, like "sm87".
     """
 

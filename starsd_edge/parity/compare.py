@@ -134,13 +134,18 @@ COARSE_BOUND = 0.25
 0.095 was seen between ONNX Runtime with and without its fusions.
 """
 _SINGLE_BOUNDS = {"float32": 1e-4, "float16": 5e-3}
+"""Relative error (see `relative`) of a graph with float32 weights, by its KV dtype."""
 _SHARE = 1.5
-"""How much further from the checkpoint than at export, where that was far."""
+"""Factor on the error that was recorded at export: another machine may be so much further from the checkpoint."""
+
+
+_COARSE_WEIGHTS = 0.3
+"""Relative error of int8 and int4 weights where no recording tells it."""
 
 
 @dataclass(frozen=True)
-class Yardstick:
-    """What an engine is held to.
+class ReferenceValues:
+    """The expected values of passes and the largest errors allowed.
 
     Attributes:
         expect: the values of a pass and how far from them it may be; None where nothing is known of it.
@@ -160,19 +165,19 @@ def own_bound(graph: Graph) -> float:
     return COARSE_BOUND if graph.weights == "int8" else _SINGLE_BOUNDS[graph.kv_dtype]
 
 
-def recorded(golden: Golden, bound: float, remedy: str) -> Yardstick:
+def recorded(golden: Golden, bound: float, remedy: str) -> ReferenceValues:
     """What was recorded at export."""
 
     def expect(observation: Observation) -> tuple[Values, float] | None:
         known = golden.find(observation)
         return None if known is None else (known[0], bound)
 
-    return Yardstick(expect, remedy, is_sampled=True)
+    return ReferenceValues(expect, remedy, is_sampled=True)
 
 
 def from_checkpoint(
     stock: Callable[[Observation], Values], graph: Graph, golden: Golden | None, remedy: str
-) -> Yardstick:
+) -> ReferenceValues:
     """What the model says with the weights that it came with.
 
     A graph whose weights are stored more coarsely is as far from that as it was at export, which its recording knows.
@@ -180,14 +185,14 @@ def from_checkpoint(
 
     def expect(observation: Observation) -> tuple[Values, float] | None:
         known = None if golden is None else golden.find(observation)
-        far = known[1] if known else 0.3 if graph.weights in ("int8", "int4") else 0.0
+        far = known[1] if known else _COARSE_WEIGHTS if graph.weights in ("int8", "int4") else 0.0
         floor = _SINGLE_BOUNDS[graph.kv_dtype] if graph.weights == "fp32" else HALF_BOUND
         return stock(observation), max(floor, _SHARE * far)
 
-    return Yardstick(expect, remedy)
+    return ReferenceValues(expect, remedy)
 
 
-def observed(passes: Sequence[Observation], bound: float, remedy: str) -> Yardstick:
+def observed(passes: Sequence[Observation], bound: float, remedy: str) -> ReferenceValues:
     """What another engine gave."""
     known = {(each.case, each.longest): each.values for each in passes}
 
@@ -195,32 +200,32 @@ def observed(passes: Sequence[Observation], bound: float, remedy: str) -> Yardst
         values = known.get((observation.case, observation.longest))
         return None if values is None else (values, bound)
 
-    return Yardstick(expect, remedy)
+    return ReferenceValues(expect, remedy)
 
 
-def compare_passes(passes: Sequence[Observation], yardstick: Yardstick) -> list[Check]:
+def compare_passes(passes: Sequence[Observation], reference: ReferenceValues) -> list[Check]:
     """A check for each kind of pass."""
     cases = dict.fromkeys(each.case for each in passes)
-    return [_compare_case(case, [each for each in passes if each.case == case], yardstick) for case in cases]
+    return [_compare_case(case, [each for each in passes if each.case == case], reference) for case in cases]
 
 
-def _compare_case(case: str, passes: Sequence[Observation], yardstick: Yardstick) -> Check:
+def _compare_case(case: str, passes: Sequence[Observation], reference: ReferenceValues) -> Check:
     """The first pass of its kind that is beyond its bound stands for all, else the one that is nearest to it."""
-    checks = [_compare_pass(each, yardstick) for each in passes]
+    checks = [_compare_pass(each, reference) for each in passes]
     wrong = next((check for check in checks if check.status is not Status.OK), None)
     return wrong or max(checks, key=lambda check: (check.largest or 0.0) / (check.allowed or 1.0))
 
 
-def _compare_pass(observation: Observation, yardstick: Yardstick) -> Check:
-    case, known = observation.case, yardstick.expect(observation)
+def _compare_pass(observation: Observation, reference: ReferenceValues) -> Check:
+    case, known = observation.case, reference.expect(observation)
     if known is None:
         return not_checked(case, "it was not recorded at export", "export the bundle again")
     expected, bound = known[0], observation.allowed(known[1])
-    values = sampled(observation.values) if yardstick.is_sampled else observation.values
+    values = sampled(observation.values) if reference.is_sampled else observation.values
     found = differences(values, expected, bound)
     if all(difference.relative <= bound for difference in found):
         return Check(case, Status.OK, _within(largest(found), bound, found), "", largest(found), bound)
-    return Check(case, Status.DIFFERS, describe(found, bound), yardstick.remedy, largest(found), bound)
+    return Check(case, Status.DIFFERS, describe(found, bound), reference.remedy, largest(found), bound)
 
 
 def _within(far: float, bound: float, found: Sequence[TensorDifference]) -> str:
@@ -263,7 +268,7 @@ def check_bits(engine: Engine, ids: Sequence[int]) -> Check:
 
 
 def compare_engine(
-    engine: Engine, ids: Sequence[int], yardstick: Yardstick, text: GreedyText, vocab_size: int
+    engine: Engine, ids: Sequence[int], reference: ReferenceValues, text: GreedyText, vocab_size: int
 ) -> Iterator[Check]:
     """An engine that runs, against its graph.
 
@@ -279,13 +284,13 @@ def compare_engine(
     if too_small:
         yield not_checked("passes", too_small)
         return
-    yield from compare_passes(list(run_passes(engine, ids)), yardstick)
+    yield from compare_passes(list(run_passes(engine, ids)), reference)
     if len(text.prompt) + len(text.ids) <= engine.spec.max_context:
-        yield check_text(engine, text, vocab_size, HALF_BOUND, yardstick.remedy)
+        yield check_text(engine, text, vocab_size, HALF_BOUND, reference.remedy)
 
 
 BOUNDS = {"fp32": 1e-3, "int8": 0.15}
-"""By the weights of the graph; rows of the embedding are float16 on both sides."""
+"""Relative error (see `relative`) by the weights of the graph; rows of the embedding are float16 on both sides."""
 _ROWS, _LATER = 8, 5
 _REMEDY = "make the bundle again with `starsd-edge export MODEL --draft-head HEAD`"
 

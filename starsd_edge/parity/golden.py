@@ -1,4 +1,4 @@
-"""What a bundle's graph gave when it left the exporter, kept in the bundle: a yardstick where there is no checkpoint.
+"""What a bundle's graph gave when it left the exporter, kept in the bundle: a reference where there is no checkpoint.
 
 golden.npz    "facts": a `GoldenFacts` as JSON; for pass i "i.logits", "i.features", "i.keys", "i.values": numbers of
               what it gave, taken at fixed places all over each tensor

@@ -1,7 +1,7 @@
 """The passes that show what a model computes, run on any engine: prefill, far positions, one token, a chain, a tree,
 and what follows.
 
-A yardstick needs to know of each row only the tokens that it stands on, its *path*: it owes nothing to how an engine
+A reference needs to know of each row only the tokens that it stands on, its *path*: it owes nothing to how an engine
 batches, masks or keeps them.
 """
 

@@ -23,7 +23,7 @@ from starsd_edge.protocol.messages import MAX_FRAME_BYTES, Draft, HubMessage, Ta
 from starsd_edge.speculation.tree import DraftShape, DraftTree
 
 PROBE_INTERVAL_S = 0.05
-"""Seconds in which a hub takes one PROBE of a connection at most: checks must not slow down targets that decode."""
+"""Least seconds between two PROBEs of one connection, so that checks do not slow down targets that decode."""
 
 Message = TypeVar("Message")
 

@@ -17,7 +17,7 @@ _CONTEXT = 4
 character (at most 3 bytes, hence 3 tokens)."""
 
 _WINDOW = 16
-"""Tokens decoded together before the oldest are let go."""
+"""Most tokens decoded together; beyond it all but the last `_CONTEXT` are dropped. Bounds the cost of a token."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -30,7 +30,7 @@ class TextStream:
         stop: strings that end the text; they and what follows are not part of it. Of several the one completed first
             counts, of those completed by the same character the longest, so that the text does not depend on how it is
             cut into tokens.
-        min_tokens: a stop string that one of the first so many tokens completes is text.
+        min_tokens: a stop string that one of this number of first tokens completes does not end the text.
         shown: special tokens that are written out.
 
     Raises:
@@ -57,7 +57,7 @@ class TextStream:
         return self._stopped
 
     def push(self, token: int) -> str:
-        """Take the next token; the text that is final now. Nothing once the text has stopped."""
+        """Take the next token and give back the text that is final now; "" once the text has stopped."""
         if self._stopped:
             return ""
         self._tokens += 1

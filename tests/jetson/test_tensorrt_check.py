@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from starsd_edge.bundles.bundle import Bundle
-from starsd_edge.parity.compare import HALF_BOUND, Yardstick, compare_engine, observed, recorded
+from starsd_edge.parity.compare import HALF_BOUND, ReferenceValues, compare_engine, observed, recorded
 from starsd_edge.parity.findings import Check, Status
 from starsd_edge.parity.golden import read_golden
 from starsd_edge.parity.passes import run_passes
@@ -31,10 +31,10 @@ BOARDS = {
 }
 
 
-def held_to(opened: OnFake, bundle: Bundle, yardstick: Yardstick) -> list[Check]:
+def held_to(opened: OnFake, bundle: Bundle, reference: ReferenceValues) -> list[Check]:
     model = bundle.manifest.model
     golden = read_golden(bundle.path, model.vocab_size)
-    return list(compare_engine(opened.engine, golden.facts.ids, yardstick, golden.facts.text, model.tokenizer_size))
+    return list(compare_engine(opened.engine, golden.facts.ids, reference, golden.facts.text, model.tokenizer_size))
 
 
 @pytest.mark.parametrize("place", BOARDS)
@@ -45,8 +45,8 @@ def test_an_engine_gives_what_its_graph_gives(tiny_tensorrt: dict[str, Bundle], 
     golden = read_golden(bundle.path, bundle.manifest.model.vocab_size)
     graph = open_engine(bundle, threads=1)
     live = observed(list(run_passes(graph, golden.facts.ids)), HALF_BOUND, "build it again")
-    for yardstick in (live, recorded(golden, HALF_BOUND, "build it again")):
-        checks = held_to(opened, bundle, yardstick)
+    for reference in (live, recorded(golden, HALF_BOUND, "build it again")):
+        checks = held_to(opened, bundle, reference)
         assert len(checks) == 10
         assert {check.status for check in checks} == {Status.OK}, checks
         assert not [check for check in checks if "is not shown" in check.finding]
@@ -67,4 +67,4 @@ def test_rows_of_a_layer_that_are_wrong_are_named(
     assert checks[0].status is Status.DIFFERS
     assert checks[0].finding.startswith("layer 1 values differ by ")
     assert checks[0].remedy == "build it again"
-    assert checks[-1].status is Status.OK, "the text is right: it was the yardstick that was not"
+    assert checks[-1].status is Status.OK, "the text is right: it was the reference that was not"

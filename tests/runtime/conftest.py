@@ -101,7 +101,7 @@ def _torch_engine(like: Engine, fused: TinyEagle3 | None = None) -> Engine:
 
 @pytest.fixture
 def is_exact(request: pytest.FixtureRequest, engine: Engine) -> bool:
-    """torch is the yardstick of values, not of bits: its kernels depend on the number of rows, as do ONNX Runtime's for
+    """torch is the reference of values, not of bits: its kernels depend on the number of rows, as do ONNX Runtime's for
     the operators of `inplace`.
     """
     name = request.node.callspec.params["engine"]

@@ -84,12 +84,12 @@ def _attend(queries: torch.Tensor, true: KeysValues, recent: list[KeysValues]) -
 
 @dataclass(frozen=True)
 class LossWeights:
-    """How the parts of the loss count.
+    """Weights of the parts of the loss.
 
     Attributes:
-        steps: draft tokens deep.
+        steps: number of unrolled steps, one for each draft token.
         feature: of the feature distance, beside 1 for the cross-entropy.
-        deeper: each step counts this much of the one before.
+        deeper: factor on the loss from each step to the next.
     """
 
     steps: int = 4
@@ -99,7 +99,7 @@ class LossWeights:
 
 @dataclass(frozen=True)
 class Measures:
-    """What a batch gave.
+    """Loss and accuracy of one batch.
 
     Attributes:
         loss: to be minimised.
@@ -112,8 +112,8 @@ class Measures:
     cross_entropy: list[float]
 
 
-class Lesson:
-    """What stays the same in every update.
+class Objective:
+    """The training objective: loss and accuracy of a batch.
 
     Args:
         embedding: float32 [V, H], the target's.
@@ -179,7 +179,7 @@ def survival(hits: torch.Tensor, batch: TrainingBatch) -> tuple[npt.NDArray[np.i
 
 
 def untrained(spec: HeadSpec, seed: int) -> dict[str, torch.Tensor]:
-    """Tensors, by our names, of a head that predicts the next feature to be the last one, and has all to learn.
+    """Tensors, by our names, of a head that predicts the next feature to be the last one.
 
     Embedding and output matrix are not among them.
     """
@@ -203,7 +203,8 @@ def head_to_train(
     """A head whose tensors ask for gradients.
 
     Args:
-        embedding: [V, H]; output: [Vd, H]; both the target's, and not trained.
+        embedding: [V, H], the target's; not trained.
+        output: [Vd, H], the target's output matrix; not trained.
     """
     head = TorchHead(spec, {**tensors, "embed.weight": embedding, "lm_head.weight": output})
     for name, parameter in head.named_parameters():

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from starsd_edge.heads.torch_head import TorchHead
 from starsd_export.training.features import FeatureStore, load_batch, shuffled
-from starsd_export.training.learning import Lesson, LossWeights, survival
+from starsd_export.training.learning import LossWeights, Objective, survival
 
 CHECKPOINT_NAME = "checkpoint.safetensors"
 LOG_NAME = "log.jsonl"
@@ -75,7 +75,7 @@ class Trainer:
     """
 
     def __init__(
-        self, head: TorchHead, lesson: Lesson, store: FeatureStore, plan: TrainingPlan, directory: Path
+        self, head: TorchHead, lesson: Objective, store: FeatureStore, plan: TrainingPlan, directory: Path
     ) -> None:
         self._head = head
         self._lesson = lesson

@@ -28,7 +28,7 @@ from starsd_export.draft_heads.fitting import find_head, own_feature_fp
 from starsd_export.draft_heads.trained import FROM_TARGET, HEAD_JSON, HeadRecord, TrainedHead, write_trained
 from starsd_export.reference import STOCK_ATTENTION
 from starsd_export.training.features import FeatureStore, gather_features
-from starsd_export.training.learning import Lesson, head_to_train, untrained
+from starsd_export.training.learning import Objective, head_to_train, untrained
 from starsd_export.training.loop import Evaluation, Trainer, TrainingPlan, read_log
 from starsd_export.training.texts import (
     TEXTS_NAME,
@@ -123,7 +123,7 @@ def train_head(checkpoint: Checkpoint, work: Path, output: Path, plan: HeadPlan,
         tensors = {name: tensor for name, tensor in start.tensors.items() if name not in FROM_TARGET}
     del model
     head = head_to_train(spec, tensors, embedding, output_matrix[torch.from_numpy(vocabulary)])
-    lesson = Lesson(embedding, vocabulary, _typical_size(store), plan.training.loss)
+    lesson = Objective(embedding, vocabulary, _typical_size(store), plan.training.loss)
     trainer = Trainer(head, lesson, store, plan.training, work)
     watcher.stage("training", trainer.updates)
     latest = trainer.run(watcher.report, watcher.done)

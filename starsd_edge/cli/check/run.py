@@ -118,14 +118,14 @@ def _compare(engine: Engine, bundle: Bundle, run: GraphRun, remedy: str) -> Iter
     """Against what the graph gives on this machine, else against what was recorded of it."""
     vocab_size = bundle.manifest.model.chosen_ids
     if run.engine is not None:
-        yardstick = observed(run.passes, HALF_BOUND, remedy)
+        reference = observed(run.passes, HALF_BOUND, remedy)
         text = run.golden.facts.text if run.golden else greedy_text(run.engine, run.ids[:PROMPT], vocab_size)
     elif run.golden is not None:
-        yardstick, text = recorded(run.golden, HALF_BOUND, remedy), run.golden.facts.text
+        reference, text = recorded(run.golden, HALF_BOUND, remedy), run.golden.facts.text
     else:
         yield not_checked(PASSES, "the graph did not run, and nothing was recorded of it")
         return
-    yield from compare_engine(engine, run.ids, yardstick, text, vocab_size)
+    yield from compare_engine(engine, run.ids, reference, text, vocab_size)
 
 
 Progress = Callable[[str], None]
