@@ -160,7 +160,7 @@ class HubOptions:
     hub: Annotated[
         str | None,
         typer.Option(
-            help="Draft server, like ws://192.168.1.20:8317 (8317 where no port is named); an empty one is none.",
+            help="The hub: its host, or a ws:// or wss:// address; 8317 where no port is named. An empty one is none.",
             show_default=False,
         ),
     ] = None
