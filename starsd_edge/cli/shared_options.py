@@ -95,6 +95,11 @@ def model_names(incomplete: str) -> list[str]:
     return [name for name in CATALOGUE if name.startswith(incomplete)]
 
 
+def model_and_bundle_names(incomplete: str) -> list[str]:
+    """What `run` takes by name."""
+    return [*model_names(incomplete), *bundle_names(incomplete)]
+
+
 TargetBundle = Annotated[
     str,
     typer.Argument(
@@ -103,6 +108,9 @@ TargetBundle = Annotated[
 ]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of each engine. Default: all cores.")
+]
+SystemPrompt = Annotated[
+    str, typer.Option(help="What the model is told before anything else, where its chat template takes it.")
 ]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the hub's bearer token.")]
 AsJson = Annotated[bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.")]

@@ -12,7 +12,15 @@ import typer
 
 from starsd_edge.cli.logs import LogOptions
 from starsd_edge.cli.options import check_seconds
-from starsd_edge.cli.shared_options import DraftBranching, DraftDepth, DraftWait, Threads, TokenFile, bundle_names
+from starsd_edge.cli.shared_options import (
+    DraftBranching,
+    DraftDepth,
+    DraftWait,
+    SystemPrompt,
+    Threads,
+    TokenFile,
+    bundle_names,
+)
 from starsd_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,8 +149,11 @@ class PromptOptions:
         bool,
         typer.Option(help="Talk with the model, which reads what was said before.", show_default=False),
     ] = False
+    system: SystemPrompt = ""
 
     def __post_init__(self) -> None:
+        if self.raw and self.system:
+            raise UsageError("--system stands in the chat template: leave out --raw")
         if not self.chat:
             return
         if self.prompt or self.prompts is not None:
