@@ -30,15 +30,17 @@ class HubAddress:
 
     @classmethod
     def parse(cls, url: str, token: str | None = None) -> HubAddress:
-        """Check the URL; where it names no port, it means 8317, with TLS too.
+        """Check the URL; where it names no port, it means 8317, with TLS too. A host alone, or a host with a port, is
+        one without TLS.
 
         Raises:
             UsageError: it is not one of a hub.
         """
         if _holds_secret(url):
             raise UsageError("an address must not hold a secret: put the hub's token into a file and give --token-file")
+        given, url = url, url if "://" in url else f"ws://{url}"
         if not _is_usable(url):
-            raise UsageError(f"{url or 'an empty text'} is not the address of a hub: write {_as_it_should_be(url)}")
+            raise UsageError(f"{given or 'an empty text'} is not the address of a hub: write {_as_it_should_be(given)}")
         names_port = urlsplit(url).port is not None
         return cls(url if names_port else _at_port(url, DEFAULT_PORT), token, names_port=names_port)
 
@@ -77,9 +79,9 @@ def _is_usable(url: str) -> bool:
 
 
 def _as_it_should_be(url: str) -> str:
-    """The same place with the scheme of a hub, where it names one with its scheme or port; else an example."""
-    scheme, separator, place = url.partition("://")
-    meant = f"{_SCHEMES.get(scheme.lower(), scheme)}://{place}" if separator else f"ws://{url}"
-    if _is_usable(meant) and (separator or urlsplit(meant).port is not None):
+    """The same place with the scheme of a hub; where that is none either, an example."""
+    scheme, _, place = url.partition("://")
+    meant = f"{_SCHEMES.get(scheme.lower(), scheme)}://{place}"
+    if _is_usable(meant):
         return f"it as {HubAddress.parse(meant).url}"
-    return f"it like ws://192.168.1.20:{DEFAULT_PORT} (without a port it is {DEFAULT_PORT})"
+    return f"it like desk, or like ws://192.168.1.20:{DEFAULT_PORT} (without a port it is {DEFAULT_PORT})"

@@ -13,6 +13,7 @@ from starsd_edge.protocol.messages import WIRE_VERSION, Hello
 from starsd_edge.runtime.engine import Engine
 from starsd_edge.runtime.loading import open_engine
 from starsd_edge.speculation.tree import DraftShape
+from starsd_edge.text.conversation import Conversation
 from starsd_edge.text.tokenizer import Tokenizer
 
 FeatureForm = Literal["auto", "fp16", "int8"]
@@ -47,11 +48,20 @@ class Target:
         tokenizer = Tokenizer.load(bundle.path, bundle.manifest.text)
         return cls(bundle, open_engine(bundle, device, threads, allow_inexact=allow_inexact), tokenizer)
 
-    def encode(self, prompt: str, raw: bool) -> list[int]:
-        """Token ids of a prompt: the user's turn of a chat where the bundle has a template, plain text if `raw`."""
-        if raw or not self.tokenizer.has_chat_template:
-            return self.tokenizer.encode(prompt)
-        return self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+    def encode(self, prompt: str, raw: bool, system: str = "") -> list[int]:
+        """Token ids of a prompt: the user's turn of a chat where the bundle has a template, plain text if `raw`.
+
+        Args:
+            system: what the template says before that turn; without one it may say something of its own.
+
+        Raises:
+            UsageError: there is a system prompt and no template that takes it.
+        """
+        if not raw and self.tokenizer.has_chat_template:
+            return self.tokenizer.encode_chat(Conversation(system).messages(prompt))
+        if system:
+            raise UsageError(f"{self.bundle.path.name} has no chat template: leave the system prompt out")
+        return self.tokenizer.encode(prompt)
 
     def context(self, wanted: int | None) -> int:
         """Most tokens of prompt and answer together.

@@ -313,6 +313,15 @@ def find_bundle(name_or_path: str) -> Path:
     raise BundleError(_why_no_bundle(name_or_path, path, is_name))
 
 
+def bundle_at(name_or_path: str) -> Path | None:
+    """The bundle of this name or at this path; None where there is none, as for a model's name or checkpoint."""
+    try:
+        path = find_bundle(name_or_path)
+    except BundleError:
+        return None
+    return path if (path / MANIFEST_NAME).is_file() else None
+
+
 def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:
     """Told from what was given: often the model in the place of what is made of it."""
     if (path.parent / MANIFEST_NAME).exists() and path.is_file():

@@ -56,6 +56,11 @@ class HubName:
         return f"{PREFIX}{self.repository}" + ("" if self.revision == _MAIN else f"@{self.revision}")
 
     @property
+    def names_revision(self) -> bool:
+        """Whether it means another one than the main branch's."""
+        return self.revision != _MAIN
+
+    @property
     def short(self) -> str:
         """NAME, without who published it."""
         return self.repository.partition("/")[2]

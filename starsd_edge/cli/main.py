@@ -33,6 +33,7 @@ from starsd_edge.errors import StarsdError, UsageError, missing_extra
 
 PROGRAM = "starsd-edge"
 COMMAND_MODULES = (
+    "run",
     "pull",
     "export",
     "check",

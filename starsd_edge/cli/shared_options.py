@@ -95,6 +95,11 @@ def model_names(incomplete: str) -> list[str]:
     return [name for name in CATALOGUE if name.startswith(incomplete)]
 
 
+def model_and_bundle_names(incomplete: str) -> list[str]:
+    """What `run` takes by name."""
+    return [*model_names(incomplete), *bundle_names(incomplete)]
+
+
 TargetBundle = Annotated[
     str,
     typer.Argument(
@@ -107,6 +112,9 @@ Threads = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda or jetson: where the model runs.")]
 Context = Annotated[
     int | None, typer.Option(min=2, help="Most tokens of prompt and answer together.", show_default=False)
+]
+SystemPrompt = Annotated[
+    str, typer.Option(help="What the model is told before anything else, where its chat template takes it.")
 ]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the hub's bearer token.")]
 AsJson = Annotated[bool, typer.Option("--json/--no-json", help="One JSON object, nothing else.")]

@@ -105,14 +105,14 @@ def test_what_is_no_bundle_for_the_demo(cli: CommandLine, command: str, bundle: 
 ADDRESSES = [
     ("http://desk:8317", "write it as ws://desk:8317"),
     ("https://desk:8317", "write it as wss://desk:8317"),
-    ("desk:8317", "write it as ws://desk:8317"),
+    ("desk:port", "write it like desk, or like ws://192.168.1.20:8317 (without a port it is 8317)"),
     ("http://desk", "write it as ws://desk:8317"),
     ("HTTPS://desk/x", "write it as wss://desk:8317/x"),
-    ("desk", "write it like ws://192.168.1.20:8317 (without a port it is 8317)"),
     ("ws://desk:0", "(without a port it is 8317)"),
     ("ws://de\u00a0sk", "write it like"),
-    ("ws://desk:83170", "write it like ws://192.168.1.20:8317"),
+    ("ws://desk:83170", "write it like desk, or like ws://192.168.1.20:8317"),
     ("http://me:secret@desk:8317", "an address must not hold a secret"),
+    ("me:secret@desk", "an address must not hold a secret"),
 ]
 TOKENS = [
     ("missing.token", "cannot be read"),

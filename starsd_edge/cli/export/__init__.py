@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
 from starsd_edge.cli.commands import add_command
@@ -21,7 +19,6 @@ def export(options: ExportCommandOptions) -> None:
     The graph is compared with the model it was made from before the bundle is put in place. With --draft-head it is a
     head's bundle, for `run-draft`. With --engine the graph becomes an engine, too.
     """
-    os.environ.setdefault("TQDM_DISABLE", "1")  # the loader's own bars, between our steps
     from starsd_edge.cli.export.make import make_bundle, make_engine
 
     if options.engine is None:

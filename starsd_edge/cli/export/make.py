@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import typer
 
 from starsd_edge.cli.export.options import ExportCommandOptions
 from starsd_edge.cli.progress import fetch_progress, steps
-from starsd_edge.errors import BundleError, UsageError, require_one_of
+from starsd_edge.errors import UsageError, require_one_of
 
 if TYPE_CHECKING:
     from starsd_edge.bundles.bundle import Bundle
@@ -26,18 +27,25 @@ if TYPE_CHECKING:
 _FOR_TENSORRT = ("block", "head_weights", "embedding_weights", "keep_int8", "calibration", "kv_strategy")
 _OF_A_GRAPH = ("weights", *_FOR_TENSORRT, "kv", "features_for", "chat_template", "also_end")
 """Options that decide what a graph is like; a bundle has its graph already."""
+_WEIGHTS = "fp32"
+"""Of a model's bundle for ONNX Runtime where none are named."""
 _NOTE_RTX = (
     "note: TensorRT-RTX engines are for RTX GPUs of this compute capability; a Jetson builds its own, on the device, "
     "with --engine tensorrt"
 )
 
 
-def make_bundle(options: ExportCommandOptions) -> None:
-    """Make a bundle of a model, or of a head, and print where it is.
+Say = Callable[[str], None]
+"""Takes a line about what was made."""
+
+
+def make_bundle(options: ExportCommandOptions, say: Say = typer.echo) -> None:
+    """Make a bundle of a model, or of a head, and say where it is.
 
     Raises:
         UsageError: options that do not go together.
     """
+    _quiet_loader()
     if options.compute_capability:
         raise UsageError("--compute-capability is for --engine")
     if options.context is not None and options.kv_strategy != "inplace":
@@ -46,30 +54,48 @@ def make_bundle(options: ExportCommandOptions) -> None:
     kind = _bundle_kind(options, weights)
     source = _fetch(options.model)
     if options.draft_head is not None:
-        _export_head(options, source, options.draft_head, weights)
+        _export_head(options, source, options.draft_head, weights, say)
     else:
-        _export_model(options, source, kind)
+        _export_model(options, source, kind, say)
 
 
-def make_engine(options: ExportCommandOptions) -> None:
-    """Build an engine from a bundle, or from a model by way of its bundle, and print where it is.
+def make_engine(options: ExportCommandOptions, say: Say = typer.echo) -> Path:
+    """Build an engine from a bundle, or from a model by way of its bundle, and say where it is.
+
+    Returns:
+        The directory of the bundle.
 
     Raises:
         UsageError: options that do not go together.
     """
+    _quiet_loader()
     from starsd_edge.bundles.bundle import load_bundle
+    from starsd_edge.bundles.catalogue import bundle_at
     from starsd_export.engines.engine_export import EngineOptions, export_engine
 
     if options.draft_head is not None:
         raise UsageError("draft heads run on ONNX Runtime: leave --engine away")
     kind = EngineOptions(options.engine or "", options.compute_capability, options.context)
-    place = _bundle_at(options.model)
+    place = bundle_at(options.model)
     if place is not None and (given := _given(options, _OF_A_GRAPH)):
         raise UsageError(f"{options.model} is a bundle, whose graph is what it is: leave {' and '.join(given)} away")
-    bundle = load_bundle(place or _export_graph(options))
+    bundle = load_bundle(place or _export_graph(options, say))
     with _build_shown() as progress:
         built = export_engine(bundle, kind, options.output, progress)
-    _print_engine(built)
+    _print_engine(built, say)
+    return bundle.path
+
+
+def place_in_cache(model: str, weights: str | None) -> Path:
+    """Where `make_bundle` puts a model's bundle for ONNX Runtime that differs by its weights alone."""
+    from starsd_edge.bundles.cache import bundles_dir
+
+    return bundles_dir() / f"{_short_name(model)}-{weights or _WEIGHTS}"
+
+
+def _quiet_loader() -> None:
+    """The loader's own bars, between our steps, are left out; it looks at this when it is imported."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def _given(options: ExportCommandOptions, names: Sequence[str]) -> list[str]:
@@ -78,19 +104,7 @@ def _given(options: ExportCommandOptions, names: Sequence[str]) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def _bundle_at(name: str) -> Path | None:
-    """The bundle of this name or at this path; None where it is a model's."""
-    from starsd_edge.bundles.cache import MANIFEST_NAME
-    from starsd_edge.bundles.catalogue import find_bundle
-
-    try:
-        path = find_bundle(name)
-    except BundleError:
-        return None
-    return path if (path / MANIFEST_NAME).is_file() else None
-
-
-def _export_graph(options: ExportCommandOptions) -> Path:
+def _export_graph(options: ExportCommandOptions, say: Say) -> Path:
     """The bundle that an engine is built from: the one in the cache, if its name alone says what it is of, or new."""
     from starsd_edge.bundles.bundle import why_make
     from starsd_edge.bundles.catalogue import find_entry
@@ -102,7 +116,7 @@ def _export_graph(options: ExportCommandOptions) -> Path:
     plain = options.features_for is None and options.chat_template is None and not options.also_end
     named = plain and find_entry(options.model) is not None
     if not named or why_make(place):
-        _export_model(options, _fetch(options.model), kind)
+        _export_model(options, _fetch(options.model), kind, say)
     return place
 
 
@@ -113,7 +127,7 @@ def _fetch(model: str) -> Path:
         return resolve_model(model, fetched)
 
 
-def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptions) -> None:
+def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptions, say: Say) -> None:
     from starsd_edge.bundles.hugging_face import parse_hub_name
     from starsd_export.pipeline import export_bundle
 
@@ -124,15 +138,15 @@ def _export_model(options: ExportCommandOptions, source: Path, kind: ExportOptio
     with steps("export", spinner=True) as progress:
         bundle = export_bundle(source, _destination(options, name), replace(kind, name=name, source=label), progress)
     worst = max(bundle.manifest.parity.values())
-    _print_bundle(bundle, started)
+    _print_bundle(bundle, started, say)
     bitwise = "" if kind.tensorrt else ", chains bit for bit"
-    typer.echo(f"parity with transformers: within {worst:.1e}{bitwise}")
+    say(f"parity with transformers: within {worst:.1e}{bitwise}")
     for text, change in bundle.manifest.perplexity.items():
-        typer.echo(f"perplexity on {text} {change}")
+        say(f"perplexity on {text} {change}")
     _print_notes(bundle.manifest.notes)
 
 
-def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str) -> None:
+def _export_head(options: ExportCommandOptions, source: Path, head: str, weights: str, say: Say) -> None:
     from starsd_export.draft_heads.bundle import export_draft_bundle
     from starsd_export.draft_heads.fitting import head_kind
 
@@ -140,17 +154,17 @@ def _export_head(options: ExportCommandOptions, source: Path, head: str, weights
     started = time.monotonic()
     with steps("export", spinner=True) as progress:
         bundle = export_draft_bundle(source, head, destination, weights, progress, _public_name(options.model))
-    _print_bundle(bundle, started)
+    _print_bundle(bundle, started, say)
     notes = [*bundle.manifest.notes]
     if bundle.manifest.spec.kind == "eagle3":
         notes.append(f"its targets run the bundle of `{bundle.manifest.target_export}`")
     _print_notes(notes)
 
 
-def _print_bundle(bundle: Bundle | DraftBundle, started: float) -> None:
+def _print_bundle(bundle: Bundle | DraftBundle, started: float, say: Say) -> None:
     size = sum(file.stat().st_size for file in bundle.path.iterdir()) / 1e6
-    typer.echo(bundle.path)
-    typer.echo(f"{size:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
+    say(str(bundle.path))
+    say(f"{size:,.0f} MB in {time.monotonic() - started:.0f} s, licence {bundle.manifest.licence}")
 
 
 def _print_notes(notes: Sequence[str]) -> None:
@@ -161,7 +175,7 @@ def _print_notes(notes: Sequence[str]) -> None:
 def _default_weights(options: ExportCommandOptions) -> str:
     if options.draft_head is not None:
         return "int8"
-    return "fp16" if options.runtime == "tensorrt" else "fp32"
+    return "fp16" if options.runtime == "tensorrt" else _WEIGHTS
 
 
 def _bundle_kind(options: ExportCommandOptions, weights: str) -> ExportOptions:
@@ -257,19 +271,17 @@ def _stem(model: str) -> str:
     return path.stem if path.suffix == ".gguf" else path.name
 
 
-def _print_engine(built: BuiltEngine) -> None:
+def _print_engine(built: BuiltEngine, say: Say) -> None:
     engine, limits = built.manifest, built.manifest.limits
-    typer.echo(built.path)
+    say(str(built.path))
     made = (
         "built before"
         if built.was_there
         else f"built in {engine.build_seconds:.0f} s with {engine.build_memory_bytes / 1e9:.2f} GB of memory"
     )
     kinds = ", ".join(engine.compute_capabilities)
-    typer.echo(f"{engine.plan_bytes / 1e6:,.0f} MB for {kinds}, {engine.library} {engine.version}, {made}")
-    typer.echo(
-        f"up to {limits.max_context} tokens, prefill in chunks of {limits.max_chunk}, trees of {limits.max_tree} rows"
-    )
+    say(f"{engine.plan_bytes / 1e6:,.0f} MB for {kinds}, {engine.library} {engine.version}, {made}")
+    say(f"up to {limits.max_context} tokens, prefill in chunks of {limits.max_chunk}, trees of {limits.max_tree} rows")
     if engine.library == "tensorrt_rtx":
         typer.echo(_NOTE_RTX, err=True)
 

@@ -35,7 +35,7 @@ class AnswerRun:
     output: AnswerOutput
     interrupted: Callable[[], bool]
 
-    def answer_all(self, prompts: Sequence[str], raw: bool) -> int:
+    def answer_all(self, prompts: Sequence[str], raw: bool, system: str = "") -> int:
         """Answer what can be answered; the exit code."""
         from starsd_edge.telemetry.summary import Figures, LinkFigures
 
@@ -47,7 +47,7 @@ class AnswerRun:
                 break
             self.output.begin(number, len(prompts), prompt)
             try:
-                answer = self._answer(prompt, raw)
+                answer = self._answer(prompt, raw, system)
             except UsageError as error:
                 self.output.failure(number, len(prompts), str(error))
                 code = StarsdError.exit_code  # a prompt that is refused is no wrong option
@@ -61,8 +61,8 @@ class AnswerRun:
         self.output.total(total, link_figures)
         return INTERRUPTED if self.interrupted() else code
 
-    def _answer(self, prompt: str, raw: bool) -> Answer:
-        request = replace(self.setup.request, prompt=self.setup.opened.target.encode(prompt, raw))
+    def _answer(self, prompt: str, raw: bool, system: str) -> Answer:
+        request = replace(self.setup.request, prompt=self.setup.opened.target.encode(prompt, raw, system))
         log.debug("answering a prompt of %d tokens", len(request.prompt))
         return self.setup.answers.answer(request, self.output.piece, self.interrupted)
 

@@ -53,10 +53,14 @@ def run_chat(setup: TargetSetup, options: RunTargetOptions, streams: TextStreams
     """Talk until the user leaves; the exit code: 0 from a terminal, 1 from a script of which something was refused.
 
     Raises:
+        UsageError: the model's template takes no system prompt.
         KeyboardInterrupt: Ctrl-C, unless somebody sits at a terminal.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     settings = ChatSettings(setup.request, options.sampling, options.length.max_tokens)
+    conversation = Conversation(options.prompts.system)
+    if conversation.system:
+        setup.opened.target.tokenizer.encode_chat(conversation.messages("?"))  # a template may take none
     words = [f"/{name}" for name in commands()]
     interrupts = Interrupts()
     chat = Chat(
@@ -68,7 +72,7 @@ def run_chat(setup: TargetSetup, options: RunTargetOptions, streams: TextStreams
         (lambda: without_echo(sys.stdin)) if is_terminal else nullcontext,
         is_terminal,
         takes_colour(sys.stdout),
-        ChatState(settings, tint=options.output.tint),
+        ChatState(settings, conversation, tint=options.output.tint),
     )
     with interrupts.installed():
         return chat.run()

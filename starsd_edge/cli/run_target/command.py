@@ -60,7 +60,7 @@ def _answer_prompts(options: RunTargetOptions) -> int:
         output = _output(options, sampling, stack)
         setup = stack.enter_context(target_setup(options, sampling, address, output.notice))
         interrupted = stack.enter_context(interruptible())
-        return AnswerRun(setup, output, interrupted).answer_all(prompts, options.prompts.raw)
+        return AnswerRun(setup, output, interrupted).answer_all(prompts, options.prompts.raw, options.prompts.system)
 
 
 def _chat(options: RunTargetOptions) -> int:

@@ -18,6 +18,7 @@ from starsd_edge.cli.shared_options import (
     DraftBranching,
     DraftDepth,
     DraftWait,
+    SystemPrompt,
     TargetBundle,
     Threads,
     TokenFile,
@@ -150,8 +151,11 @@ class PromptOptions:
         bool,
         typer.Option(help="Talk with the model, which reads what was said before.", show_default=False),
     ] = False
+    system: SystemPrompt = ""
 
     def __post_init__(self) -> None:
+        if self.raw and self.system:
+            raise UsageError("--system stands in the chat template: leave out --raw")
         if not self.chat:
             return
         if self.prompt or self.prompts is not None:
@@ -169,7 +173,7 @@ class HubOptions:
     hub: Annotated[
         str | None,
         typer.Option(
-            help="Draft server, like ws://192.168.1.20:8317 (8317 where no port is named); an empty one is none.",
+            help="The hub: its host, or a ws:// or wss:// address; 8317 where no port is named. An empty one is none.",
             show_default=False,
         ),
     ] = None
