@@ -172,7 +172,7 @@ def test_an_answer_cut_off_says_by_what(chat: Chat) -> None:
 ROOT = Path(__file__).parents[2]
 PAGES = [file for pattern in ("*.md", "docs/*.md", "*/README.md", "*/deploy/*") for file in ROOT.glob(pattern)]
 PROGRAM = sorted((ROOT / "starsd_edge" / "cli" / "run_target").glob("chat*.py"))
-HTTP_PAGES = {"/healthz", "/readyz", "/status", "/metrics"}
+HTTP_PAGES = {"/health", "/healthz", "/readyz", "/status", "/metrics"}
 
 
 def written_commands(text: str) -> set[str]:
