@@ -35,6 +35,7 @@ PROGRAM = "starsd-edge"
 COMMAND_MODULES = (
     "run",
     "pull",
+    "cached",
     "export",
     "check",
     "train_draft",
