@@ -107,7 +107,8 @@ def test_arguments_that_do_not_parse_are_one_line(cli: CommandLine, arguments: t
 
 
 def test_every_command_is_listed_and_has_help(cli: CommandLine) -> None:
-    names = [name.removesuffix(".command").replace("_", "-") for name in main.COMMAND_MODULES]
+    names = [name.removesuffix(".command").replace("_", "-") for name in main.COMMAND_MODULES if name != "cached"]
+    names += ["list", "rm"]  # of the module "cached"
     listed = cli("--help").out
     for name in names:
         assert f" {name} " in listed
