@@ -9,6 +9,8 @@ from pathlib import Path
 from starsd_edge.errors import UsageError
 
 _MAX_BYTES = 64 << 10
+_LONGEST_TOKEN = 4096
+"""Characters; what is longer is another file, and would not fit an HTTP header."""
 
 
 def read_token(path: Path) -> str:
@@ -60,7 +62,7 @@ def _read(path: Path) -> str:
 
 
 def _is_token(text: str) -> bool:
-    return text.isascii() and text.isprintable() and " " not in text
+    return len(text) <= _LONGEST_TOKEN and text.isascii() and text.isprintable() and " " not in text
 
 
 def _bits_of_others(path: Path) -> int:
