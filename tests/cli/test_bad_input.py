@@ -206,7 +206,7 @@ def test_a_hub_that_does_not_let_anybody_in(cli: CommandLine, command: str, stat
         ("bench decod letters", "Did you mean 'decode'"),
         ("config shwo", "Did you mean 'show'"),
         ("config show run-targt", "did you mean run-target"),
-        ("config show nonsense", "there are pull, export,"),
+        ("config show nonsense", "there are run, pull, list, rm, export,"),
         ("run-target letters --promt x", "--prompt"),
         ("run-target letters --chatt", "--chat"),
         ("run-draft --prot 8000", "--port"),
@@ -291,7 +291,7 @@ def test_options_that_cannot_be(cli: CommandLine, taken: int, command: str, says
     [
         ("[run-target]\nhubb = 'ws://desk:8317'\n", "[run-target] has no key 'hubb': did you mean hub?"),
         ("[run-targt]\n", "no command has the table [run-targt]: did you mean [run-target]"),
-        ("hub = 'ws://desk:8317'\n", "hub belongs into the table of a command: [run-target]"),
+        ("hub = 'ws://desk:8317'\n", "hub belongs into the table of a command: [run] or [run-target]"),
         ("[run-target]\nmax-tokens = 'many'\n", 'max-tokens must be a whole number, not "many"'),
         ("[run-target]\nmax-tokens = 0\n", "greater than or equal to 1 (set in options.toml, [run-target])"),
         ("[run-target]\nhub = 'http://desk:8317'\n", "write it as ws://desk:8317 (options also come from options.toml"),

@@ -245,7 +245,7 @@ def test_show_tells_when_options_do_not_go_together(cli: CommandLine, file: Path
         ("[bench.decod]\nrepeats = 5\n", "no command has the table [bench.decod]: did you mean [bench.decode]?"),
         ("[config.show]\njson = true\n", "no command has the table [config]"),
         ("[bench]\nrepeats = 5\n", "bench.repeats belongs into the table of a command: [bench.decode]"),
-        ("max-tokens = 5\n", "max-tokens belongs into the table of a command: [run-target] or [demo]"),
+        ("max-tokens = 5\n", "max-tokens belongs into the table of a command: [run] or [run-target] or [demo]"),
         ("[run-target]\nmax-tokens = '5'\n", '[run-target] max-tokens must be a whole number, not "5"'),
         ("[run-target]\nmax-tokens = 5.5\n", "[run-target] max-tokens must be a whole number, not 5.5"),
         ("[run-target]\nmax-tokens = true\n", "[run-target] max-tokens must be a whole number, not true"),

@@ -389,7 +389,7 @@ def test_a_hub_that_drafts_nothing_fails(doctor: Doctor, monkeypatch: pytest.Mon
     ("arguments", "says", "code"),
     [
         (["--hub", "http://desk"], "not the address of a hub", 2),
-        (["--network", "desk"], "not the address of a hub", 2),
+        (["--network", "desk:port"], "not the address of a hub", 2),
         (["--network", "ws://u:p@desk"], "must not hold a secret", 2),
         (["--network", "ws://a", "--hub", "ws://b"], "leave out --hub and --port", 2),
         (["--network", "ws://a", "--port", "1"], "leave out --hub and --port", 2),
