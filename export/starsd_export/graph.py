@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from starsd_edge.runtime.onnx_engine import graph_inputs, graph_outputs
 from starsd_edge.runtime.torch_features import FusedStates
 from starsd_edge.runtime.torch_model import TargetGraph, head_width
+from starsd_export.repeated_layers import trace_layers
 
 OPSET = 18
 """The `append` strategy needs nothing newer, and TensorRT 10.3 reads up to 20."""
@@ -42,9 +43,12 @@ def trace(
     """
     graph = module(model, fused)
     config = model.config
-    layers = config.num_hidden_layers
-    arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))
-    traced = to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers))
+
+    def of(layers: int) -> onnx_ir.Model:
+        arguments = _arguments(layers, config.num_key_value_heads, head_width(config), getattr(torch, kv_dtype))
+        return to_onnx(graph, arguments, _dynamic_shapes(layers), graph_inputs(layers), graph_outputs(layers))
+
+    traced = trace_layers(model, of, whole=fused is not None)
     name_dimensions(traced)
     return simplify(traced)
 

@@ -11,7 +11,7 @@ own ancestors. Neither operator can be written in torch, so both are operators o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from starsd_edge.runtime.torch_features import FusedStates
 from starsd_edge.runtime.torch_model import OUT_OF_SIGHT, TargetGraph, head_width, run_layers
 from starsd_export.graph import name_dimensions, simplify, to_onnx, trace
+from starsd_export.repeated_layers import trace_layers
 
 
 def trace_half(model: PreTrainedModel, fused: FusedStates | None = None) -> onnx_ir.Model:
@@ -128,31 +129,28 @@ def trace_inplace(model: PreTrainedModel, capacity: int, fused: FusedStates | No
         fused: what makes its features; None gives the hidden state after the final norm.
     """
     config = model.config
-    layers = config.num_hidden_layers
     shape = (1, config.num_key_value_heads, capacity, head_width(config))
-
-    def caches() -> list[torch.Tensor]:
-        return [torch.zeros(shape, dtype=torch.float16) for _ in range(layers)]
 
     # Each a tensor of its own: the tracer takes one that comes twice for one input.
     ids, positions = torch.arange(_TRACED_TOKENS), torch.arange(_TRACED_TOKENS)
     mask = torch.ones(_TRACED_TOKENS, _TRACED_TOKENS, dtype=torch.bool).tril()
     arguments = (ids, positions, mask, torch.zeros(1, dtype=torch.int64), torch.arange(_TRACED_ROWS))
-    free, fixed = torch.export.Dim.DYNAMIC, [None] * layers
-    shapes = ({0: free}, {0: free}, {0: free, 1: free}, None, {0: free}, fixed, fixed)
+    free = torch.export.Dim.DYNAMIC
+    shapes = ({0: free}, {0: free}, {0: free, 1: free}, None, {0: free})
+    translations: dict[Any, Callable[..., Any]] = {
+        torch.ops.starsd.kv_update.default: _scatter,
+        torch.ops.starsd.masked_attention.default: _attend,
+    }
+    graph = InplaceTargetGraph(model, fused)
+
+    def of(layers: int) -> onnx_ir.Model:
+        keys, values = ([torch.zeros(shape, dtype=torch.float16) for _ in range(layers)] for _ in "kv")
+        given, fixed = (*arguments, keys, values), [None] * layers
+        names = inplace_inputs(layers), inplace_outputs(layers)
+        return to_onnx(graph, given, (*shapes, fixed, fixed), *names, INPLACE_OPSET, translations)
+
     with halved(model):
-        traced = to_onnx(
-            InplaceTargetGraph(model, fused),
-            (*arguments, caches(), caches()),
-            shapes,
-            inplace_inputs(layers),
-            inplace_outputs(layers),
-            INPLACE_OPSET,
-            {
-                torch.ops.starsd.kv_update.default: _scatter,
-                torch.ops.starsd.masked_attention.default: _attend,
-            },
-        )
+        traced = trace_layers(model, of, whole=fused is not None)
     name_dimensions(traced)
     return simplify(traced)
 
