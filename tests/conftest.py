@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.support.tiny_eagle3 import TinyEagle3
 
 _ENGINE_THREADS = 2
+_MODEL_TIMEOUT_S = 600
 # By these, rich and typer choose widths and colours, and colours even where there is no terminal.
 _OF_TERMINALS = (
     *("COLUMNS", "LINES", "TERMINAL_WIDTH", "NO_COLOR", "FORCE_COLOR", "PY_COLORS"),
@@ -80,6 +81,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="not run: no GPU on this machine"))
+    for item in items:
+        # Who comes second waits until the first has exported the model, and no test hangs because of that.
+        if _has_model(item) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_MODEL_TIMEOUT_S, func_only=True))
     items.sort(key=_has_model)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: (_part(item) in _SHORT, not _has_model(item)))

@@ -14,7 +14,7 @@ import pytest
 from starsd_edge.bundles.bundle import Bundle
 from tests.support.processes import AHEAD, DEADLINE_S, Hub, answers, ask, start_hub, target
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
+pytestmark = pytest.mark.model
 
 PROMPTS = (
     "Write a short story about a lighthouse keeper and a gull.",

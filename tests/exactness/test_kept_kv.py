@@ -13,7 +13,7 @@ from starsd_jetson.drafting import NgramDrafts
 from starsd_jetson.kept_sequences import KeptSequences
 from tests.support.exactness import Bench
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
+pytestmark = pytest.mark.model
 
 MESSAGES = (
     "Count from one to ten, twice.",
@@ -32,12 +32,15 @@ BENCHES = {
 SAMPLINGS = (SamplingParams(), SamplingParams(0.8, top_p=0.95, seed=12))
 
 
-@pytest.mark.parametrize("name", BENCHES)
-def test_a_chat_says_what_fresh_prefills_say(
-    name: str, request: pytest.FixtureRequest, say: Callable[[str], None]
-) -> None:
-    fixture, shape = BENCHES[name]
-    bench: Bench = request.getfixturevalue(fixture)
+@pytest.fixture(params=BENCHES)
+def way(request: pytest.FixtureRequest) -> tuple[str, Bench, DraftShape]:
+    """The name of each kind of bundle, and how it drafts, in turn."""
+    fixture, shape = BENCHES[request.param]
+    return request.param, request.getfixturevalue(fixture), shape
+
+
+def test_a_chat_says_what_fresh_prefills_say(way: tuple[str, Bench, DraftShape], say: Callable[[str], None]) -> None:
+    name, bench, shape = way
     prompt_tokens = reused = equal = 0
     for sampling in SAMPLINGS:
         messages: list[dict[str, str]] = []
@@ -45,7 +48,7 @@ def test_a_chat_says_what_fresh_prefills_say(
         for message in MESSAGES:
             messages.append({"role": "user", "content": message})
             prompt = bench.tokenizer.encode_chat(messages)
-            wanted = Request(prompt, sampling, max_tokens=48, context=512, shape=shape)
+            wanted = Request(prompt, sampling, max_tokens=32, context=512, shape=shape)
             going_on = decode(bench.engine, bench.tokenizer, wanted, NgramDrafts(), clock=lambda: 0.0, kept=kept)
             fresh = decode(bench.engine, bench.tokenizer, wanted, NgramDrafts(), clock=lambda: 0.0)
             assert going_on.token_ids == fresh.token_ids

@@ -25,7 +25,7 @@ from starsd_jetson.wait_policy import WaitPolicy
 from starsd_server.drafters.causal_lm import CausalLmDrafter
 from tests.support.hub_client import running_hub
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(600, func_only=True)]
+pytestmark = pytest.mark.model
 
 PROMPTS = ["Why is the sky blue?", "Write a short poem about the sea.", "Count from one to twenty in words."]
 SHAPE = DraftShape(4, 4)
