@@ -322,6 +322,11 @@ def bundle_at(name_or_path: str) -> Path | None:
     return path if (path / MANIFEST_NAME).is_file() else None
 
 
+def bundles_at(*names_or_paths: str) -> list[Path]:
+    """Those of these that are bundles."""
+    return [path for name in names_or_paths if (path := bundle_at(name)) is not None]
+
+
 def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:
     """Told from what was given: often the model in the place of what is made of it."""
     if (path.parent / MANIFEST_NAME).exists() and path.is_file():

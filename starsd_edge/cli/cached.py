@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +51,9 @@ class RemoveOptions:
 
     names: Annotated[tuple[str, ...], typer.Argument(help="Names as `list` shows them.", show_default=False)]
     yes: Annotated[bool, typer.Option(help="Do not ask.", show_default=False)] = False
+    force: Annotated[
+        bool, typer.Option(help="Also remove what a running command uses (`ps` lists them).", show_default=False)
+    ] = False
 
 
 def register(app: typer.Typer) -> None:
@@ -92,6 +95,8 @@ def remove(options: RemoveOptions) -> None:
             meant = did_you_mean(name, found) or f" (there are {', '.join(found) or 'none'})"
             raise UsageError(f"nothing in the cache is named {name!r}{meant}")
     chosen = [found[name] for name in dict.fromkeys(options.names)]
+    if not options.force:
+        _require_unused(chosen)
     if not options.yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked here: give --yes")
@@ -100,6 +105,15 @@ def remove(options: RemoveOptions) -> None:
     for item in chosen:
         shutil.rmtree(item.path)
         typer.echo(f"removed {item.name}, {megabytes(item.bytes)}")
+
+
+def _require_unused(items: Sequence[CachedItem]) -> None:
+    from starsd_edge.running import users_of
+
+    for item in items:
+        if users := users_of(Path(item.path)):
+            who = ", ".join(f"{user.command} (process {user.pid})" for user in users)
+            raise UsageError(f"{item.name} is used by {who}: end it first, or give --force")
 
 
 def cached_items() -> Iterator[CachedItem]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from starsd_edge.cli.commands import HOW_TO_SET, CommandPath, Settings, commands_of
+from starsd_edge.cli.near_misses import CommandGroup
 from starsd_edge.cli.options import assemble, option_fields
 from starsd_edge.cli.settings_files import described, toml_value
 from starsd_edge.errors import UsageError, did_you_mean
@@ -19,7 +20,7 @@ from starsd_edge.errors import UsageError, did_you_mean
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(help="Show options that files and the environment set.", no_args_is_help=True)
+    group = typer.Typer(cls=CommandGroup, help="Show options that files and the environment set.", no_args_is_help=True)
     group.command("show", epilog=HOW_TO_SET)(show)
     group.command("path")(path)
     app.add_typer(group, name="config")

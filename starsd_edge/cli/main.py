@@ -28,6 +28,7 @@ import typer
 
 from starsd_edge import CONFIG_VARIABLE, VARIABLE_PREFIX, __version__
 from starsd_edge.cli.commands import TRACEBACK_VARIABLE, Settings, path_of
+from starsd_edge.cli.near_misses import CommandGroup
 from starsd_edge.cli.settings_files import load_settings
 from starsd_edge.errors import StarsdError, UsageError, missing_extra
 
@@ -36,6 +37,7 @@ COMMAND_MODULES = (
     "run",
     "pull",
     "cached",
+    "ps",
     "export",
     "check",
     "train_draft",
@@ -190,6 +192,7 @@ def build_app() -> typer.Typer:
     """The application with every command."""
     app = typer.Typer(
         name=PROGRAM,
+        cls=CommandGroup,
         help="Speculative decoding in a star: one draft model on a hub speeds up language models on many devices.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

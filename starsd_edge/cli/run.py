@@ -87,6 +87,7 @@ def run(options: RunOptions) -> None:
     It is `pull`, `export` and `run-target` in one. With --hub, the hub's drafts make it faster.
     """
     from starsd_edge.cli.run_target.command import run_target
+    from starsd_edge.running import listed
     from starsd_edge.runtime.loading import check_device
 
     check_device(options.device)
@@ -104,7 +105,9 @@ def run(options: RunOptions) -> None:
         threads=options.threads,
     )
     options.sampling.params(seed=0)  # a value out of its range is told before minutes of work
-    run_target(replace(target, bundle=str(ready_bundle(options.model, options.weights, options.device))))
+    bundle = ready_bundle(options.model, options.weights, options.device)
+    with listed("run", [bundle], options.hub.hub or ""):
+        run_target(replace(target, bundle=str(bundle)))
 
 
 def _prompts(message: MessageOptions) -> PromptOptions:

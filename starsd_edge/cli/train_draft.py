@@ -100,6 +100,7 @@ def train_draft(options: TrainDraftOptions) -> None:
     import torch
 
     from starsd_edge.bundles.catalogue import resolve_model
+    from starsd_edge.running import listed
     from starsd_export.checkpoint import open_checkpoint
     from starsd_export.training.pipeline import train_head
 
@@ -107,7 +108,7 @@ def train_draft(options: TrainDraftOptions) -> None:
         torch.set_num_threads(options.threads)
     checkpoint = open_checkpoint(resolve_model(options.model))
     output = options.output
-    with training_shown() as watcher:
+    with training_shown() as watcher, listed("train-draft", place=options.model):
         head = train_head(
             checkpoint, options.work or output.with_name(f"{output.name}.work"), output, _plan(options), watcher
         )

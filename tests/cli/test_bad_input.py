@@ -202,11 +202,11 @@ def test_a_hub_that_does_not_let_anybody_in(cli: CommandLine, command: str, stat
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("run-tagret letters", "Did you mean 'run-target'"),
-        ("bench decod letters", "Did you mean 'decode'"),
-        ("config shwo", "Did you mean 'show'"),
+        ("run-tagret letters", "did you mean run-target"),
+        ("bench decod letters", "did you mean decode?"),
+        ("config shwo", "did you mean show?"),
         ("config show run-targt", "did you mean run-target"),
-        ("config show nonsense", "there are run, pull, list, rm, export,"),
+        ("config show nonsense", "there are run, pull, list, rm, ps, export,"),
         ("run-target letters --promt x", "--prompt"),
         ("run-target letters --chatt", "--chat"),
         ("run-draft --prot 8000", "--port"),

@@ -43,7 +43,8 @@ async def test_the_largest_probes_go_both_ways_beside_a_decode() -> None:
         await asyncio.to_thread(target.connect)
         answering = asyncio.create_task(asyncio.to_thread(target.answer))
         for _ in range(3):
-            assert await asyncio.to_thread(target.link.probe, MAX_PROBE_BYTES, MAX_PROBE_BYTES, HANG_S) is not None
+            answer = await asyncio.to_thread(target.link.probe, MAX_PROBE_BYTES, MAX_PROBE_BYTES, HANG_S)
+            assert answer is not None, target.notices
             await asyncio.sleep(PROBE_INTERVAL_S)
         assert target.would_say(await answering)
         assert target.link.figures.recent_link_s

@@ -18,6 +18,7 @@ from starsd_edge.cli.bench.options import (
     BenchVerifyOptions,
 )
 from starsd_edge.cli.commands import add_command
+from starsd_edge.cli.near_misses import CommandGroup
 from starsd_edge.errors import StarsdError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class _Bench(Protocol[Outcome]):
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    group = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+    group = typer.Typer(cls=CommandGroup, help="Measure speed on this machine.", no_args_is_help=True)
     add_command(group, "decode", bench_decode, BenchDecodeOptions)
     add_command(group, "drafts", bench_drafts, BenchDraftsOptions)
     add_command(group, "hub-step", bench_hub_step, BenchHubStepOptions)

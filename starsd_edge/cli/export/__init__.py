@@ -20,8 +20,10 @@ def export(options: ExportCommandOptions) -> None:
     head's bundle, for `run-draft`. With --engine the graph becomes an engine, too.
     """
     from starsd_edge.cli.export.make import make_bundle, make_engine
+    from starsd_edge.running import listed
 
-    if options.engine is None:
-        make_bundle(options)
-    else:
-        make_engine(options)
+    with listed("export", place=options.model):
+        if options.engine is None:
+            make_bundle(options)
+        else:
+            make_engine(options)

@@ -140,8 +140,10 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
     """The same with drafters as `wrap` makes them: `bench star` models slower ones."""
     import asyncio
 
+    from starsd_edge.bundles.catalogue import bundles_at
     from starsd_edge.listening import bind
     from starsd_edge.protocol.hub_side import HubLimits
+    from starsd_edge.running import listed
     from starsd_server.hub import serve_hub
     from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
 
@@ -154,7 +156,10 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         )
         door = DoorSettings(token, _keys(options), own_ports=own_ports)
         settings = HubSettings(door, limits, drafting)
-        with bind(options.host, options.port, has_token=bool(door.all_keys)) as sock:
+        with (
+            bind(options.host, options.port, has_token=bool(door.all_keys)) as sock,
+            listed("run-draft", bundles_at(*options.bundle), _url(sock.getsockname())),
+        ):
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from starsd_edge.cli.near_misses import meant_by
 from starsd_edge.cli.run_target.chat_commands import (
     Action,
     ChatSettings,
@@ -156,6 +157,9 @@ class Chat:
 
     def _take(self, entry: Entry) -> bool:
         """Do as the user says; False when that is to leave."""
+        if self.is_terminal and not entry.is_fenced and (meant := meant_by(entry.text)):
+            self.streams.say(meant)
+            return True
         if entry.is_fenced or not is_command(entry.text):
             self._answer(self.state.conversation, entry.text if entry.is_fenced else as_message(entry.text))
             return True

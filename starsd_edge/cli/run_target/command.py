@@ -35,11 +35,14 @@ def register(app: typer.Typer) -> None:
 
 def run_target(options: RunTargetOptions) -> None:
     """Answer prompts. The text is that of the model alone, whatever a hub does; only the speed changes."""
+    from starsd_edge.bundles.catalogue import bundles_at
+    from starsd_edge.running import listed
     from starsd_edge.runtime.loading import check_device
 
     check_device(options.device)
     try:
-        code = _chat(options) if options.prompts.chat else _answer_prompts(options)
+        with listed("run-target", bundles_at(options.bundle), options.hub.hub or ""):
+            code = _chat(options) if options.prompts.chat else _answer_prompts(options)
     except BrokenPipeError:
         # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

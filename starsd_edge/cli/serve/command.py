@@ -104,7 +104,9 @@ def register(app: typer.Typer) -> None:
 
 def serve_target(options: ServeOptions) -> None:
     """Answer over HTTP as OpenAI's API does, until Ctrl-C. The text is that of the model alone, whatever a hub does."""
+    from starsd_edge.bundles.catalogue import bundles_at
     from starsd_edge.listening import bind
+    from starsd_edge.running import listed
     from starsd_edge.runtime.loading import check_device
     from starsd_jetson.serve.server import model_names, serve
 
@@ -114,6 +116,7 @@ def serve_target(options: ServeOptions) -> None:
         has_keys = bool(settings.door.keys)
         with (
             bind(options.http.host, options.http.port, has_keys, _KEYS_REMEDY) as sock,
+            listed("serve", bundles_at(options.bundle), _url(sock.getsockname())),
             _open_target(options) as target,
         ):
             url = _url(sock.getsockname())

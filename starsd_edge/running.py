@@ -1,0 +1,132 @@
+"""What of starsd-edge runs on this machine: each command that stays writes a small file into the cache.
+
+A file is locked by its process for as long as that lives, however it ends: a file that can be locked belongs to nobody
+and is removed. So no process number has to be trusted, and containers that share a cache see each other's commands. The
+file says which command, which bundles and which address, never a prompt and never a token. Where the cache cannot be
+written, commands run all the same and are not listed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from starsd_edge.bundles.cache import known_cache
+
+_MAX_BYTES = 1 << 16
+_MAX_FILES = 4096
+
+
+class RunningCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that runs.
+
+    Attributes:
+        pid: its process, as that itself sees it: a container counts for itself.
+        command: its words, "run-draft".
+        bundles: directories that it reads.
+        place: where it listens, or whom it asks; "" for neither.
+        since: seconds since 1970.
+    """
+
+    pid: int
+    command: str
+    bundles: list[str] = []
+    place: str = ""
+    since: float
+
+
+def running_dir() -> Path | None:
+    """Directory of these files; None where there is no cache."""
+    cache = known_cache()
+    return None if cache is None else cache / "running"
+
+
+_open_records: list[Path] = []
+"""Of this process: a command that runs another one is listed once, as itself."""
+
+
+@contextmanager
+def listed(
+    command: str, bundles: Sequence[Path] = (), place: str = "", clock: Callable[[], float] = time.time
+) -> Iterator[None]:
+    """Have this command listed while the block runs."""
+    directory = running_dir()
+    if directory is None or _open_records:
+        yield
+        return
+    record = RunningCommand(
+        pid=os.getpid(),
+        command=command,
+        bundles=[str(path.absolute()) for path in bundles],
+        place=place,
+        since=clock(),
+    )
+    with _written(directory, msgspec.json.encode(record)):
+        yield
+
+
+@contextmanager
+def _written(directory: Path, data: bytes) -> Iterator[None]:
+    path = directory / f"{secrets.token_hex(8)}.json"
+    staged = path.with_suffix(".new")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):  # a full disk
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(file, data)
+            staged.rename(path)
+        _open_records.append(path)
+        yield
+    finally:
+        if path in _open_records:
+            _open_records.remove(path)
+        for name in (staged, path):
+            with suppress(OSError):
+                name.unlink()
+        os.close(file)
+
+
+def running_commands() -> list[RunningCommand]:
+    """All that run, the oldest first; what dead ones left is removed."""
+    directory = running_dir()
+    if directory is None or not directory.is_dir():
+        return []
+    files = [path for path, _ in zip(directory.glob("*.json"), range(_MAX_FILES), strict=False)]
+    found = [record for path in files if (record := _read(path)) is not None]
+    return sorted(found, key=lambda record: record.since)
+
+
+def _read(path: Path) -> RunningCommand | None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # it ended just now, or is another user's
+        return None
+    try:
+        if path not in _open_records:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+                return None
+        return msgspec.json.decode(os.read(file, _MAX_BYTES), type=RunningCommand)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    finally:
+        os.close(file)
+
+
+def users_of(bundle: Path) -> list[RunningCommand]:
+    """Commands that read this bundle."""
+    place = str(bundle.absolute())
+    return [record for record in running_commands() if place in record.bundles]
