@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from starsd_edge.bundles.cache import MANIFEST_NAME
-from starsd_edge.bundles.integrity import sha256_file
+from starsd_edge.bundles.checked_files import file_digest
 from starsd_edge.bundles.manifest import GRAPH_REVISION, SCHEMA_VERSION, Manifest
 from starsd_edge.errors import BundleError
 
@@ -36,18 +36,19 @@ class Bundle:
     manifest: Manifest
 
 
-def load_bundle(path: Path, *, check_files: bool = True) -> Bundle:
+def load_bundle(path: Path, *, check_files: bool = True, anew: bool = False) -> Bundle:
     """Read a bundle and check that it is whole.
 
     Args:
         path: the bundle's directory.
         check_files: compare the sha256 of every file; otherwise only that each is there.
+        anew: read files that were read before and have not changed since, too (see `checked_files`).
 
     Raises:
         BundleError: missing, incomplete, altered (the file is named), or written for another version.
     """
     manifest = read_manifest(path, Manifest, TARGET_KIND)
-    check_listed_files(path, manifest.files, _needed(manifest), check_hashes=check_files)
+    check_listed_files(path, manifest.files, _needed(manifest), check_hashes=check_files, anew=anew)
     return Bundle(path, manifest)
 
 
@@ -97,13 +98,14 @@ def read_manifest(path: Path, schema: type[ManifestType], kind: str) -> Manifest
 
 
 def check_listed_files(
-    path: Path, files: Mapping[str, str], needed: Iterable[str], *, check_hashes: bool = True
+    path: Path, files: Mapping[str, str], needed: Iterable[str], *, check_hashes: bool = True, anew: bool = False
 ) -> None:
     """Check that a bundle's files are there and, by their sha256, what they were.
 
     Args:
         files: the hash of each, by its name.
         needed: names that must be among them.
+        anew: read all of them, whatever is known.
 
     Raises:
         BundleError: names the file.
@@ -112,7 +114,7 @@ def check_listed_files(
         if name not in files:
             raise BundleError(f"{path / MANIFEST_NAME} names {name} without its hash: {_REMEDY}")
     for name, digest in files.items():
-        _check_file(path, name, digest if check_hashes else None)
+        _check_file(path, name, digest if check_hashes else None, anew)
 
 
 def _read_file(path: Path) -> tuple[Path, bytes]:
@@ -161,13 +163,13 @@ def _needed(manifest: Manifest) -> list[str]:
     return needed
 
 
-def _check_file(path: Path, name: str, digest: str | None) -> None:
+def _check_file(path: Path, name: str, digest: str | None, anew: bool) -> None:
     if not _stays_inside(name):
         raise BundleError(f"{path / MANIFEST_NAME} names {name!r}, which is no file of the bundle: {_REMEDY}")
     file = path / name
     if not file.is_file():
         raise BundleError(f"{path} is incomplete: {name} is missing; {_REMEDY}")
-    if digest is not None and sha256_file(file) != digest:
+    if digest is not None and file_digest(file, anew=anew) != digest:
         raise BundleError(
             f"{file} is not the file that was exported (its sha256 differs: altered or truncated): {_REMEDY}"
         )

@@ -8,6 +8,7 @@ $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     traces/            what `bench trace` recorded
     own-text/          what models wrote for the search of int4 scales
     matplotlib/        matplotlib's list of fonts
+    checked/           digests of large files of bundles, as they were when they were read
     running/           a file for each command that runs now, for `ps`
 """
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from starsd_edge.bundles.integrity import sha256_file
+from starsd_edge.bundles.checked_files import file_digest
 from starsd_edge.bundles.manifest import Manifest, Positive
 from starsd_edge.errors import EngineError
 
@@ -170,8 +170,11 @@ def require_fit(directory: Path, engine: EngineManifest, host: EngineHost, manif
             )
 
 
-def require_plan(directory: Path, engine: EngineManifest) -> Path:
+def require_plan(directory: Path, engine: EngineManifest, *, anew: bool = False) -> Path:
     """The plan's file, checked against the manifest.
+
+    Args:
+        anew: read it also where it was read before and has not changed since.
 
     Raises:
         EngineError: missing, cut short or altered.
@@ -183,6 +186,6 @@ def require_plan(directory: Path, engine: EngineManifest) -> Path:
     size = plan.stat().st_size
     if size != engine.plan_bytes:
         raise EngineError(f"{plan} has {size} bytes and not the {engine.plan_bytes} that were built: {again}")
-    if sha256_file(plan) != engine.plan_sha256:
+    if file_digest(plan, anew=anew) != engine.plan_sha256:
         raise EngineError(f"{plan} is not the file that was built (its sha256 differs): {again}")
     return plan

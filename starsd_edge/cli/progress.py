@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -35,6 +36,20 @@ def steps(command: str, *, spinner: bool = False, quiet: bool = False) -> Iterat
     else:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             yield lambda step: live.update(Text(step), refresh=True)
+
+
+@contextmanager
+def loading_shown(bundles: Sequence[Path]) -> Iterator[None]:
+    """Say on a terminal, while the block runs, what is checked and loaded, and how large it is."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not bundles or not console.is_terminal:
+        yield
+        return
+    size = sum(file.stat().st_size for path in bundles for file in path.rglob("*") if file.is_file())
+    with console.status(f"checking and loading {', '.join(path.name for path in bundles)} ({megabytes(size)})"):
+        yield
 
 
 @contextmanager

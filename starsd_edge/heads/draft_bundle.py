@@ -82,8 +82,11 @@ class DraftBundle:
     manifest: DraftManifest
 
 
-def load_draft_bundle(path: Path) -> DraftBundle:
+def load_draft_bundle(path: Path, *, anew: bool = False) -> DraftBundle:
     """Read a draft bundle and check that it is whole.
+
+    Args:
+        anew: read files that were read before and have not changed since, too.
 
     Raises:
         BundleError: missing, incomplete, altered (the file is named), another kind of bundle, or made for another
@@ -95,7 +98,7 @@ def load_draft_bundle(path: Path) -> DraftBundle:
             f"{path} holds a head of graph revision {manifest.graph_revision} and this version runs "
             f"{HEAD_GRAPH_REVISION}: make the bundle again with `starsd-edge export MODEL --draft-head HEAD`"
         )
-    check_listed_files(path, manifest.files, _NEEDED)
+    check_listed_files(path, manifest.files, _NEEDED, anew=anew)
     return DraftBundle(path, manifest)
 
 

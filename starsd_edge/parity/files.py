@@ -52,7 +52,7 @@ def check_each_file(path: Path, files: Mapping[str, str]) -> list[Check]:
     checks = []
     for name, digest in files.items():
         try:
-            check_listed_files(path, {name: digest}, ())
+            check_listed_files(path, {name: digest}, (), anew=True)
         except BundleError as error:
             checks.append(differs(name, str(error)))
         except OSError as error:
@@ -162,7 +162,7 @@ def _check_graph(directory: Path, engine: EngineManifest, manifest: Manifest, ag
 
 def _check_plan(directory: Path, engine: EngineManifest) -> Check:
     try:
-        plan = require_plan(directory, engine)
+        plan = require_plan(directory, engine, anew=True)
     except EngineError as error:
         return differs("plan", str(error))
     return ok("plan", f"{plan.name} is what was built, {engine.plan_bytes / 1e6:,.0f} MB")

@@ -72,9 +72,9 @@ def check_bundle(name: str, threads: int | None, here: Here) -> Generator[Findin
     try:
         path = find_bundle(name)
         if bundle_kind(path) == DRAFT_KIND:
-            yield check_head_files(load_draft_bundle(path))
+            yield check_head_files(load_draft_bundle(path, anew=True))
             return Checked()
-        bundle = load_bundle(path)
+        bundle = load_bundle(path, anew=True)
     except StarsdError as error:
         yield failure("bundle", str(error))
         return Checked()

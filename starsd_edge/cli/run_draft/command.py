@@ -192,15 +192,17 @@ def _registry(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter]) -> D
 
 def _drafters(options: RunDraftOptions) -> list[Drafter]:
     from starsd_edge.bundles.catalogue import find_bundle
+    from starsd_edge.cli.progress import loading_shown
     from starsd_edge.cli.run_draft.setup import drafter_kind, open_drafters
 
     paths = [find_bundle(bundle) for bundle in options.bundle]
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    drafters = open_drafters(
-        paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
-    )
+    with loading_shown(paths):
+        drafters = open_drafters(
+            paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
+        )
     log.info("loaded %s", ", ".join(path.name for path in paths))
     return drafters
 

@@ -62,18 +62,21 @@ def target_setup(
     """
     from starsd_edge.bundles.bundle import load_bundle
     from starsd_edge.bundles.catalogue import find_bundle
+    from starsd_edge.cli.progress import loading_shown
     from starsd_edge.text.grammar import json_grammar_of_file
     from starsd_jetson.api import HubAccess, OpenTarget
 
     is_chat, length = options.prompts.chat, options.length
     grammar = None if length.json_schema is None else json_grammar_of_file(length.json_schema)
-    bundle = load_bundle(find_bundle(options.bundle))
-    if is_chat and bundle.manifest.text.chat_template is None:
-        raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
-    drafts = draft_settings(options.drafts, options.hub)
-    with OpenTarget.load(
-        bundle, options.device, options.threads, length.context, drafts, has_hub=bool(options.hub.hub)
-    ) as opened:
+    path = find_bundle(options.bundle)
+    with loading_shown([path]):
+        bundle = load_bundle(path)
+        if is_chat and bundle.manifest.text.chat_template is None:
+            raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
+        drafts = draft_settings(options.drafts, options.hub)
+        has_hub = bool(options.hub.hub)
+        target = OpenTarget.load(bundle, options.device, options.threads, length.context, drafts, has_hub=has_hub)
+    with target as opened:
         request = opened.request((), sampling, length.max_tokens, length.stop, length.ignore_eos, grammar)
         if address is not None:
             opened.connect(HubAccess(address, options.hub.target_name, options.hub.require_hub, notice))

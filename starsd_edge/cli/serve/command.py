@@ -135,20 +135,23 @@ def _settings(http: HttpOptions) -> ServeSettings:
 
 
 def _open_target(options: ServeOptions) -> OpenTarget:
+    from starsd_edge.bundles.catalogue import bundles_at
+    from starsd_edge.cli.progress import loading_shown
     from starsd_jetson.api import open_target
 
     hub = options.hub
-    return open_target(
-        options.bundle,
-        hub=hub_address(hub),
-        require_hub=hub.require_hub,
-        device=options.device,
-        threads=options.threads,
-        context=options.context,
-        name=hub.target_name,
-        drafts=draft_settings(options.drafts, hub),
-        notice=log.info,
-    )
+    with loading_shown(bundles_at(options.bundle)):
+        return open_target(
+            options.bundle,
+            hub=hub_address(hub),
+            require_hub=hub.require_hub,
+            device=options.device,
+            threads=options.threads,
+            context=options.context,
+            name=hub.target_name,
+            drafts=draft_settings(options.drafts, hub),
+            notice=log.info,
+        )
 
 
 def _url(address: tuple[str, int]) -> str:
