@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A star on this machine: fetches and exports the default model, then starts one hub and three targets and shows their
-# answers side by side. Installs what it needs into .venv the first time; works offline afterwards.
+# answers side by side; then one target without and with the hub, as a table. Two to three minutes after the first time,
+# which installs what it needs into .venv; works offline afterwards.
 #
 #   bash scripts/demo.sh            panels, on a terminal
 #   bash scripts/demo.sh --plain    lines, for logs (further options go to `starsd-edge demo`)
@@ -45,6 +46,7 @@ PYTHON
 
 prepare_environment run
 export HF_HUB_OFFLINE=1 # nothing here asks a model hub for anything
+starsd demo "$@" --help >/dev/null # an option that there is not is told before minutes of work
 
 echo "The default model, SmolLM2-135M-Instruct (a download of 93 MB, once):"
 starsd pull $MODEL

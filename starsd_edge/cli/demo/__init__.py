@@ -21,6 +21,10 @@ PROMPTS = (
 )
 
 
+_FEW_CORES = 2
+"""Up to so many, a target keeps all of them while the hub drafts beside it: it waits meanwhile."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     """The options of the command."""
@@ -33,6 +37,10 @@ class DemoOptions:
     )
     targets: Annotated[int, typer.Option(min=1, max=len(PROMPTS), help="Number of targets.")] = 3
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 96
+    compare: Annotated[
+        int,
+        typer.Option(min=0, max=20, help="Runs of each kind for the table of speeds without and with the hub."),
+    ] = 2
     plain: Annotated[bool, typer.Option(help="Lines instead of panels, for logs.")] = False
 
 
@@ -42,16 +50,22 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(options: DemoOptions) -> None:
-    """Run a star on this machine: a hub and several targets, answers and monitor side by side, then the figures."""
+    """Run a star on this machine: a hub and several targets at once, then one target without and with the hub.
+
+    The first shows answers and monitor side by side. The second shows what the hub is worth here, and that the text is
+    the same: the exit code says if it is not.
+    """
     import asyncio
     import os
     import sys
 
     from starsd_edge.bundles.bundle import bundle_kind, load_bundle
     from starsd_edge.bundles.catalogue import find_bundle
+    from starsd_edge.cli.demo.comparison import ComparisonPlan, compare, comparison_table, different_texts
     from starsd_edge.cli.demo.star import DemoPlan, DemoStar, HubWatch
     from starsd_edge.cli.demo.view import LiveView, PlainView, hub_summary, summary, view_console
     from starsd_edge.cli.monitor import feed_client
+    from starsd_edge.cli.progress import steps
     from starsd_edge.cli.streams import shows_panels
     from starsd_edge.hub_process import hub_process
 
@@ -63,7 +77,8 @@ def demo(options: DemoOptions) -> None:
     console = view_console(sys.stdout)
     console.print(
         f"One hub and {options.targets} targets on this machine share its {cores} CPU cores: every draft takes time "
-        "from the targets, so their speeds say nothing about devices of their own. What is accepted says more."
+        "from the targets, so their speeds say nothing about devices of their own. What is accepted says more, and the "
+        "table at the end says what the hub is worth to one target here."
     )
     names = [f"target {number + 1}" for number in range(options.targets)]
     view = PlainView(console, names) if options.plain or not shows_panels(console) else LiveView(console, names)
@@ -72,10 +87,22 @@ def demo(options: DemoOptions) -> None:
         console.print(f"To watch the hub meanwhile, in another terminal: starsd-edge monitor {hub}")
         plan = DemoPlan(target, hub, PROMPTS[: options.targets], options.max_tokens, threads)
         results = asyncio.run(DemoStar(plan, view, follow=watch.follow).run())
-    console.print(summary(names, results))
-    board = watch.whole()
-    if board is not None:
-        console.print(hub_summary(board, console))
-    failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
-    if failed:
-        raise StarsdError("; ".join(failed))
+        console.print(summary(names, results))
+        board = watch.whole()
+        if board is not None:
+            console.print(hub_summary(board, console))
+        failed = [f"{name}: {result.failure}" for name, result in zip(names, results, strict=True) if result.failure]
+        if failed:
+            raise StarsdError("; ".join(failed))
+        if not options.compare:
+            return
+        console.print(f"Now one target at a time, by turns without and with the hub ({options.compare} runs of each):")
+        hub_threads = cores if cores <= _FEW_CORES else cores - threads
+        comparison = ComparisonPlan(
+            target, hub, PROMPTS[: options.targets], options.max_tokens, options.compare, cores, hub_threads
+        )
+        with steps("demo") as say:
+            found = asyncio.run(compare(comparison, say))
+    console.print(comparison_table(found))
+    if different := different_texts(found):
+        raise StarsdError(f"the text was not always the same for {different[0]!r}: please report it")

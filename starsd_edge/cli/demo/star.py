@@ -118,8 +118,8 @@ class DemoStar:
         arguments += ["--draft-wait", str(_DRAFT_WAIT_S)]
         arguments += ["--name", f"target-{number + 1}", "--max-tokens", str(plan.max_tokens)]
         arguments += ["--threads", str(plan.threads), "--prompt", plan.prompts[number]]
-        async with _started([*self._program, *arguments]) as process:
-            async for line in _lines(process):
+        async with child_process([*self._program, *arguments]) as process:
+            async for line in lines_of(process):
                 event = json.loads(line)
                 if event["type"] == "text":
                     result.first_s = result.first_s or time.monotonic() - started
@@ -191,7 +191,7 @@ class _Child:
 
 
 @contextlib.asynccontextmanager
-async def _started(command: Sequence[str]) -> AsyncIterator[_Child]:
+async def child_process(command: Sequence[str]) -> AsyncIterator[_Child]:
     """A child that is gone when the block ends. Ctrl-C on a terminal reaches us alone (it has a session of its own)."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -210,7 +210,8 @@ async def _started(command: Sequence[str]) -> AsyncIterator[_Child]:
         await child.end()
 
 
-async def _lines(process: _Child) -> AsyncIterator[bytes]:
+async def lines_of(process: _Child) -> AsyncIterator[bytes]:
+    """What it writes on standard output, line by line."""
     while line := await process.stdout.readline():
         yield line
 
