@@ -105,8 +105,9 @@ def run(options: RunOptions) -> None:
         threads=options.threads,
     )
     options.sampling.params(seed=0)  # a value out of its range is told before minutes of work
-    bundle = ready_bundle(options.model, options.weights, options.device)
-    with listed("run", [bundle], options.hub.hub or ""):
+    with listed("run", model=options.model):
+        bundle = ready_bundle(options.model, options.weights, options.device)
+    with listed("run", [bundle], hub=options.hub.hub):
         run_target(replace(target, bundle=str(bundle)))
 
 

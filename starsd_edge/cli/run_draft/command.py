@@ -158,7 +158,7 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         settings = HubSettings(door, limits, drafting)
         with (
             bind(options.host, options.port, has_token=bool(door.all_keys)) as sock,
-            listed("run-draft", bundles_at(*options.bundle), _url(sock.getsockname())),
+            listed("run-draft", bundles_at(*options.bundle), place=_url(sock.getsockname())),
         ):
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"

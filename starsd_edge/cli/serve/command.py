@@ -116,7 +116,7 @@ def serve_target(options: ServeOptions) -> None:
         has_keys = bool(settings.door.keys)
         with (
             bind(options.http.host, options.http.port, has_keys, _KEYS_REMEDY) as sock,
-            listed("serve", bundles_at(options.bundle), _url(sock.getsockname())),
+            listed("serve", bundles_at(options.bundle), place=_url(sock.getsockname()), hub=options.hub.hub),
             _open_target(options) as target,
         ):
             url = _url(sock.getsockname())
