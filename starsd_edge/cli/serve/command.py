@@ -140,7 +140,7 @@ def _open_target(options: ServeOptions) -> OpenTarget:
     from starsd_jetson.api import open_target
 
     hub = options.hub
-    with loading_shown(bundles_at(options.bundle)):
+    with loading_shown(bundles_at(options.bundle), log.info, draws=not options.log.is_json):
         return open_target(
             options.bundle,
             hub=hub_address(hub),
