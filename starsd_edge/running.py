@@ -2,7 +2,7 @@
 
 A file is locked by its process for as long as that lives, however it ends: a file that can be locked belongs to nobody
 and is removed. So no process number has to be trusted, and containers that share a cache see each other's commands. The
-file says which command, which bundles and which address, never a prompt and never a token. Where the cache cannot be
+file says which command, which bundles and which address, never a prompt and never a secret. Where the cache cannot be
 written, commands run all the same and are not listed.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,16 +30,22 @@ class RunningCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pid: its process, as that itself sees it: a container counts for itself.
+        pids: what counts there, `pid_namespace()`.
         command: its words, "run-draft".
-        bundles: directories that it reads.
-        place: where it listens, or whom it asks; "" for neither.
+        bundles: directories that it reads, without links.
+        model: what it makes a bundle of, as the user named it; "" where it makes none.
+        place: where it listens; "" for nowhere.
+        hub: whom it asks; "" for none.
         since: seconds since 1970.
     """
 
     pid: int
+    pids: str = ""
     command: str
     bundles: list[str] = []
+    model: str = ""
     place: str = ""
+    hub: str = ""
     since: float
 
 
@@ -54,18 +61,31 @@ _open_records: list[Path] = []
 
 @contextmanager
 def listed(
-    command: str, bundles: Sequence[Path] = (), place: str = "", clock: Callable[[], float] = time.time
+    command: str,
+    bundles: Iterable[Path] = (),
+    *,
+    model: str = "",
+    place: str = "",
+    hub: str | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[None]:
-    """Have this command listed while the block runs."""
+    """Have this command listed while the block runs; arguments as of `RunningCommand`.
+
+    Args:
+        hub: also one that was not checked yet, of which a secret is left out.
+    """
     directory = running_dir()
     if directory is None or _open_records:
         yield
         return
     record = RunningCommand(
         pid=os.getpid(),
+        pids=pid_namespace(),
         command=command,
-        bundles=[str(path.absolute()) for path in bundles],
+        bundles=[_without_links(path) for path in bundles],
+        model=model,
         place=place,
+        hub=_without_secrets(hub or ""),
         since=clock(),
     )
     with _written(directory, msgspec.json.encode(record)):
@@ -128,5 +148,24 @@ def _read(path: Path) -> RunningCommand | None:
 
 def users_of(bundle: Path) -> list[RunningCommand]:
     """Commands that read this bundle."""
-    place = str(bundle.absolute())
+    place = _without_links(bundle)
     return [record for record in running_commands() if place in record.bundles]
+
+
+def pid_namespace() -> str:
+    """Processes of two namespaces can have one number; "" where the kernel does not tell."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _without_links(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _without_secrets(address: str) -> str:
+    """Scheme, host and port: what else stands in an address may be a secret, also in one that is refused."""
+    scheme, mark, rest = address.rpartition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}{mark}{host.rpartition('@')[2]}"

@@ -323,8 +323,12 @@ def bundle_at(name_or_path: str) -> Path | None:
 
 
 def bundles_at(*names_or_paths: str) -> list[Path]:
-    """Those of these that are bundles."""
-    return [path for name in names_or_paths if (path := bundle_at(name)) is not None]
+    """Those of these that are bundles; none by name where there is no cache."""
+    found: list[Path] = []
+    for name in names_or_paths:
+        with contextlib.suppress(UsageError):
+            found += filter(None, [bundle_at(name)])
+    return found
 
 
 def _why_no_bundle(given: str, path: Path, is_name: bool) -> str:

@@ -15,8 +15,9 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
 
 from starsd_edge.errors import StarsdError, UsageError
@@ -29,11 +30,22 @@ _STAGING = ".staging-"
 
 def sha256_file(path: Path) -> str:
     """sha256 hex digest of a file's bytes."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_BLOCK))
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
+        return sha256_stream(file)
+
+
+def sha256_stream(file: RawIOBase, told: Callable[[int], None] = lambda count: None) -> str:
+    """sha256 hex digest of what can still be read of an open file.
+
+    Args:
+        told: takes the number of bytes that have been read so far, again and again.
+    """
+    digest, read = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(_BLOCK))
+    while count := file.readinto(buffer):
+        digest.update(buffer[:count])
+        read += count
+        told(read)
     return digest.hexdigest()
 
 

@@ -26,10 +26,7 @@ INSTEAD: Mapping[str, str] = {
         ("convert", "build", "create", "quantize", "quantise", "compile"), "`export MODEL` makes a bundle of a model"
     ),
     **dict.fromkeys(("show", "info", "inspect", "verify", "validate"), "`check BUNDLE` compares a bundle with itself"),
-    **dict.fromkeys(
-        ("status", "top", "watch", "dashboard"),
-        "`monitor HUB` shows a hub and its targets, `ps` what runs on this machine",
-    ),
+    **dict.fromkeys(("status", "top", "watch", "dashboard"), _WATCHED),
     **dict.fromkeys(("diagnose", "troubleshoot", "test", "ping"), "`doctor` looks for what is wrong"),
     **dict.fromkeys(("train", "finetune", "fine-tune", "train-head"), "`train-draft` trains a draft head"),
     **dict.fromkeys(("benchmark", "perf", "profile"), "`bench` measures on this machine"),
@@ -48,6 +45,7 @@ INSTEAD: Mapping[str, str] = {
 """By a word that is no command: what to use."""
 _HELP = "--help"
 _AS_OPTIONS = {"help": _HELP, "version": "--version"}
+_HELPS = frozenset({"help", "-h", _HELP})
 
 
 class CommandGroup(TyperGroup):
@@ -60,7 +58,7 @@ class CommandGroup(TyperGroup):
             UsageError: there is no such command; the line says what to use.
         """
         word, is_program = args[0], ctx.parent is None
-        if word in self.commands:
+        if word in self.commands or ctx.resilient_parsing:  # the latter: the shell asks what may follow
             return super().resolve_command(ctx, args)
         option = _AS_OPTIONS.get(word.lower())
         if option == _HELP or (option and is_program):
@@ -72,7 +70,7 @@ class CommandGroup(TyperGroup):
 
     def _as_option(self, ctx: Any, option: str, others: Sequence[str]) -> tuple[str | None, Any, list[str]]:
         """`help run` as `run --help`."""
-        if option == _HELP and others:
+        if option == _HELP and others and others[0].lower() not in _HELPS:
             return self.resolve_command(ctx, [*others, option])
         # Leaves with what the option shows.
         self.make_context(ctx.info_name, [option], parent=ctx.parent)
@@ -84,20 +82,36 @@ def _listed(names: Sequence[str]) -> str:
 
 
 CHAT_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("exit", "bye", "q", "leave", "stop"), "quit"),
+    **dict.fromkeys(("exit", "bye", "q", "leave"), "quit"),
     **dict.fromkeys(("?", "h", "commands"), "help"),
     **dict.fromkeys(("clear", "new", "forget"), "reset"),
     **dict.fromkeys(("again", "regenerate", "regen"), "retry"),
-    **dict.fromkeys(("set", "parameters", "params", "show"), "settings"),
+    **dict.fromkeys(("parameters", "params", "show"), "settings"),
     **dict.fromkeys(("figures", "metrics", "timings"), "stats"),
     **dict.fromkeys(("color", "colour", "colors", "colours"), "tint"),
     **dict.fromkeys(("log", "transcript"), "history"),
 }
 """By a word after a slash that is no command of a chat: the command that it is taken for."""
-_LEAVES = frozenset({"exit", "quit", "exit()", "quit()", "exit;", "quit;"})
+_OUTSIDE = "that is for the command line: /quit leaves, then `starsd-edge list` and `help` show what there is"
+_ONE_MODEL = "a chat keeps its model and is written nowhere: /quit leaves, `starsd-edge run MODEL` takes another model"
+INSTEAD_IN_CHATS: Mapping[str, str] = {
+    **dict.fromkeys(("list", "ls", "models", "ps", "pull", "rm", "run", "serve", "export", "check"), _OUTSIDE),
+    **dict.fromkeys(("load", "save", "model", "switch"), _ONE_MODEL),
+    **dict.fromkeys(("set", "parameter"), "/NAME VALUE sets one, like /temperature 0.7; /settings shows all"),
+    **dict.fromkeys(("stop", "cancel"), "Ctrl-C ends an answer, /quit the chat"),
+    **dict.fromkeys(("undo", "back"), "/retry answers the last message again, /reset begins anew"),
+    **dict.fromkeys(("multiline", "paste", "edit"), 'lines between """ and """ are one message'),
+    **dict.fromkeys(("read", "file", "image"), 'a chat reads no files: paste the text between two """'),
+}
+"""By a word after a slash that no command of a chat is for: what to use."""
+_ALONE: Mapping[str, str] = {
+    **dict.fromkeys(("exit", "quit", "exit()", "quit()", "exit;", "quit;"), "/quit leaves"),
+    **dict.fromkeys(("help", "help()", "?"), "/help lists the commands"),
+}
+"""By a whole message that is a command of other programs: what is one here."""
 
 
 def meant_by(message: str) -> str:
-    """What to say of a message that leaves other programs; "" for any other message."""
+    """What to say of a message that is a command of other programs; "" for any other message."""
     word = message.strip().lower()
-    return f'/quit leaves; """{word}""" says it to the model' if word in _LEAVES else ""
+    return f'{_ALONE[word]}; """{word}""" says it to the model' if word in _ALONE else ""

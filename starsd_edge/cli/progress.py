@@ -1,4 +1,6 @@
-"""What a command shows on standard error while it works: the step that runs, or how much of a model is fetched."""
+"""What a command shows on standard error while it works: the step that runs, what is read, checked and loaded, and how
+much of a model is fetched.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from starsd_edge.bundles.catalogue import CatalogueEntry, Progress
+
+_BETWEEN_FIGURES = 16 << 20
+"""Bytes that are read until the next figure is drawn."""
+_WORTH_A_LINE = 64 << 20
+"""Bytes of files or bundles from which a line tells of them: others are there before it is read."""
 
 
 @contextmanager
@@ -31,25 +40,108 @@ def steps(command: str, *, spinner: bool = False, quiet: bool = False) -> Iterat
     elif not console.is_terminal:
         yield lambda step: typer.echo(f"{command}: {step}", err=True)
     elif spinner:
-        with console.status("") as status:
-            yield lambda step: status.update(step)
+        with console.status("") as status, _files_shown(status.update) as show:
+            yield show
     else:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            yield lambda step: live.update(Text(step), refresh=True)
+        with (
+            Live(console=console, auto_refresh=False, transient=True) as live,
+            _files_shown(lambda step: live.update(Text(step), refresh=True)) as show,
+        ):
+            yield show
 
 
 @contextmanager
-def loading_shown(bundles: Sequence[Path]) -> Iterator[None]:
-    """Say on a terminal, while the block runs, what is checked and loaded, and how large it is."""
+def _files_shown(show: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """The present step, and which large file is read in it and how far."""
+    from starsd_edge.bundles.checked_files import reading_watched
+
+    present = ""
+
+    def step(name: str) -> None:
+        nonlocal present
+        present = name
+        show(name)
+
+    def tell(path: Path, read: int, size: int) -> None:
+        if _is_to_be_shown(read, size):
+            show(f"{present}: {_how_far(path, read, size)}" if read < size else present)
+
+    with reading_watched(tell):
+        yield step
+
+
+@contextmanager
+def loading_shown(bundles: Sequence[Path], say: Callable[[str], None], *, draws: bool = True) -> Iterator[None]:
+    """Show, while the block runs, what is checked and loaded, and how large it is. A terminal gets a bar that
+    disappears.
+
+    Args:
+        say: takes a line about each thing that is large, where nothing is drawn.
+        draws: False where standard error is for programs, also on a terminal.
+    """
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    if not bundles or not console.is_terminal:
+    size = sum(_size(file) for path in bundles for file in path.rglob("*"))
+    what = f"loading {', '.join(path.name for path in bundles)}, {megabytes(size)}"
+    if draws and bundles and console.is_terminal:
+        with _loading_drawn(console, what):
+            yield
+    elif size >= _WORTH_A_LINE:
+        say(what)
+        with _loading_said(say):
+            yield
+    else:
         yield
-        return
-    size = sum(file.stat().st_size for path in bundles for file in path.rglob("*") if file.is_file())
-    with console.status(f"checking and loading {', '.join(path.name for path in bundles)} ({megabytes(size)})"):
+
+
+@contextmanager
+def _loading_drawn(console: Console, what: str) -> Iterator[None]:
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from starsd_edge.bundles.checked_files import reading_watched
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        loading = bar.add_task(what, total=None)  # it has no measure
+        checking = bar.add_task("", visible=False)
+
+        def tell(path: Path, read: int, size: int) -> None:
+            if _is_to_be_shown(read, size):
+                figures = _how_far(path, read, size)
+                bar.update(loading, visible=read == size)
+                bar.update(checking, description=figures, completed=read, total=size, visible=read < size, refresh=True)
+
+        with reading_watched(tell):
+            yield
+
+
+@contextmanager
+def _loading_said(say: Callable[[str], None]) -> Iterator[None]:
+    from starsd_edge.bundles.checked_files import reading_watched
+
+    told: set[Path] = set()
+
+    def tell(path: Path, read: int, size: int) -> None:
+        if size >= _WORTH_A_LINE and path not in told:
+            told.add(path)
+            say(f"checking {path.name}, {megabytes(size)}")
+
+    with reading_watched(tell):
         yield
+
+
+def _is_to_be_shown(read: int, size: int) -> bool:
+    """Files that are read at once would only flicker."""
+    return size > _BETWEEN_FIGURES and (read % _BETWEEN_FIGURES == 0 or read == size)
+
+
+def _how_far(path: Path, read: int, size: int) -> str:
+    return f"checking {path.name}, {read / 1e6:,.0f} of {megabytes(size)}"
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
 
 
 @contextmanager

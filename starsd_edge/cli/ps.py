@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ps(options: PsOptions) -> None:
-    """List the hubs, targets and exports of this machine that use this cache."""
+    """List what runs on this machine with this cache: hubs, targets, monitors, exports, trainings, measurements."""
     from starsd_edge.running import running_commands
 
     show(running_commands(), time.time, options.json)
@@ -45,41 +45,52 @@ def ps(options: PsOptions) -> None:
 def show(commands: list[RunningCommand], clock: Callable[[], float], as_json: bool) -> None:
     """Write them to standard output."""
     from rich.table import Table
+    from rich.text import Text
 
     from starsd_edge.cli.output import output_console
     from starsd_edge.cli.progress import megabytes
     from starsd_edge.cli.streams import printable
 
-    rows: list[dict[str, Any]] = [
-        {
-            "pid": record.pid,
-            "command": record.command,
-            "bundles": record.bundles,
-            "place": record.place,
-            "since": record.since,
-            "memory_bytes": resident_bytes(record.pid),
-        }
-        for record in commands
-    ]
+    memories = [resident_bytes(record) for record in commands]
     if as_json:
+        rows = [_fields(record, memory) for record, memory in zip(commands, memories, strict=True)]
         sys.stdout.write(json.dumps({"running": rows}) + "\n")
         return
-    if not rows:
+    if not commands:
         typer.echo("nothing of starsd-edge runs here with this cache")
         return
     table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in ("pid", "command"):
+        table.add_column(no_wrap=True)
+    for _ in ("bundle", "address"):
+        table.add_column(overflow="fold")  # a long one goes on in the next line, nothing of it is left out
+    for _ in ("for", "memory"):
+        table.add_column(no_wrap=True)
     table.add_row("pid", "command", "bundle", "address", "for", "memory")
-    for row in rows:
-        memory = row["memory_bytes"]
-        table.add_row(
-            str(row["pid"]),
-            printable(row["command"]),
-            printable(", ".join(Path(bundle).name for bundle in row["bundles"]) or "-"),
-            printable(row["place"] or "-"),
-            lasted(clock() - row["since"]),
+    for record, memory in zip(commands, memories, strict=True):
+        cells = (
+            str(record.pid),
+            record.command,
+            "\n".join(Path(bundle).name for bundle in record.bundles) or Path(record.model).name or "-",
+            "\n".join(filter(None, (record.place, record.hub and f"hub {record.hub}"))) or "-",
+            lasted(clock() - record.since),
             "-" if memory is None else megabytes(memory),
         )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     output_console().print(table)
+
+
+def _fields(record: RunningCommand, memory: int | None) -> dict[str, object]:
+    return {
+        "pid": record.pid,
+        "command": record.command,
+        "bundles": record.bundles,
+        "model": record.model,
+        "place": record.place,
+        "hub": record.hub,
+        "since": record.since,
+        "memory_bytes": memory,
+    }
 
 
 def lasted(seconds: float) -> str:
@@ -90,10 +101,16 @@ def lasted(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def resident_bytes(pid: int) -> int | None:
-    """Memory of a process; None where the kernel does not tell, as of one in another container."""
+def resident_bytes(record: RunningCommand) -> int | None:
+    """Memory of its process; None where the kernel does not tell, and for one in another container, whose number is
+    that of another process here.
+    """
+    from starsd_edge.running import pid_namespace
+
+    if record.pids != pid_namespace():
+        return None
     try:
-        found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
+        found = _RESIDENT.search(Path(f"/proc/{record.pid}/status").read_text())
     except OSError:
         return None
     return None if found is None else int(found[1]) * 1024

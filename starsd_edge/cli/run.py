@@ -105,8 +105,9 @@ def run(options: RunOptions) -> None:
         threads=options.threads,
     )
     options.sampling.params(seed=0)  # a value out of its range is told before minutes of work
-    bundle = ready_bundle(options.model, options.weights, options.device)
-    with listed("run", [bundle], options.hub.hub or ""):
+    with listed("run", model=options.model):
+        bundle = ready_bundle(options.model, options.weights, options.device)
+    with listed("run", [bundle], hub=options.hub.hub):
         run_target(replace(target, bundle=str(bundle)))
 
 
@@ -164,10 +165,13 @@ def _bundle_of(model: str, weights: str | None, say: Callable[[str], None]) -> P
     from starsd_edge.bundles.bundle import why_make
     from starsd_edge.cli.export.make import make_bundle, place_in_cache
     from starsd_edge.cli.export.options import ExportCommandOptions
+    from starsd_edge.cli.progress import loading_shown
 
     place = place_in_cache(model, weights)
     with _with_libraries(model):
-        why = why_make(place) or _why_not_of(model, place)
+        with loading_shown([place], say):
+            why = why_make(place)
+        why = why or _why_not_of(model, place)
         if why and place.exists():
             say(f"making {place.name} again: {why}")
         if why:

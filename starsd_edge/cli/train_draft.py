@@ -108,7 +108,7 @@ def train_draft(options: TrainDraftOptions) -> None:
         torch.set_num_threads(options.threads)
     checkpoint = open_checkpoint(resolve_model(options.model))
     output = options.output
-    with training_shown() as watcher, listed("train-draft", place=options.model):
+    with training_shown() as watcher, listed("train-draft", model=options.model):
         head = train_head(
             checkpoint, options.work or output.with_name(f"{output.name}.work"), output, _plan(options), watcher
         )

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from starsd_edge.bundles import checked_files
 from starsd_edge.bundles.bundle import load_bundle
-from starsd_edge.bundles.checked_files import KEPT_FROM, file_digest
+from starsd_edge.bundles.checked_files import KEPT_FROM, file_digest, reading_watched
 from starsd_edge.bundles.integrity import sha256_file
 from starsd_edge.errors import BundleError
 from tests.support.letter_bundle import write_bundle
+from tests.support.small_bundle import FILES, write_small_bundle
 
 LATER_S = 1e4
 
 
 @dataclass
 class Reader:
-    """Counts files that are read, at a time that is set by hand."""
+    """Counts files and bytes that are read, at a time that is set by hand."""
 
     now: float = field(default_factory=lambda: Path("/proc/self/stat").stat().st_mtime + LATER_S)
     read: int = 0
+    bytes: int = 0
 
     def digest(self, path: Path, *, anew: bool = False) -> str:
-        return file_digest(path, anew=anew, read=self._read, clock=lambda: self.now)
+        with reading_watched(self.watch):
+            return file_digest(path, anew=anew, clock=lambda: self.now)
 
-    def _read(self, path: Path) -> str:
-        self.read += 1
-        return sha256_file(path)
+    def watch(self, path: Path, read: int, size: int) -> None:
+        assert read <= size == path.stat().st_size
+        if read == size:
+            self.read += 1
+            self.bytes += size
 
 
 @pytest.fixture
@@ -126,6 +133,75 @@ def test_a_record_that_cannot_be_trusted_counts_for_nothing(
     spoil(record)
     assert reader.digest(file) == sha256_file(file)
     assert reader.read == 2
+
+
+def test_a_record_in_a_directory_that_others_may_write_counts_for_nothing(file: Path, cache: Path) -> None:
+    reader = Reader()
+    reader.digest(file)
+    (cache / "checked").chmod(0o777)
+    reader.digest(file)
+    assert reader.read == 2
+
+
+def test_a_record_of_another_user_counts_for_nothing(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader()
+    reader.digest(file)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    reader.digest(file)
+    assert reader.read == 2
+
+
+def test_a_link_that_leads_elsewhere_meanwhile_is_no_record_of_the_file_it_led_to(file: Path, tmp_path: Path) -> None:
+    """The file that is read is the one whose state is kept."""
+    good, link, reader = tmp_path / "good", tmp_path / "link", Reader()
+    good.write_bytes(b"g" * KEPT_FROM)
+    link.symlink_to(file)
+
+    def swap(path: Path, read: int, size: int) -> None:
+        link.unlink()
+        link.symlink_to(good)
+
+    with reading_watched(swap):
+        assert file_digest(link, clock=lambda: reader.now) == sha256_file(file)
+    assert reader.digest(link) == sha256_file(good)
+    assert reader.read == 1
+
+
+def test_records_of_files_that_are_gone_go(file: Path, cache: Path, tmp_path: Path) -> None:
+    other, reader = tmp_path / "other", Reader()
+    other.write_bytes(b"o" * KEPT_FROM)
+    reader.digest(file)
+    file.unlink()
+    reader.digest(other)
+    assert [str(other) in record.read_text() for record in kept(cache)] == [True]
+
+
+def test_a_second_start_reads_the_small_files_of_a_bundle(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_small_bundle(tmp_path / "small", {"model.onnx.data": bytes(KEPT_FROM)})
+    reader = Reader()
+    monkeypatch.setattr(checked_files, "_SETTLED_S", -LATER_S)  # as if all had been written long ago
+
+    def hashed(**how: bool) -> int:
+        before = reader.bytes
+        with reading_watched(reader.watch):
+            load_bundle(place, **how)
+        return reader.bytes - before
+
+    small = sum(len(content) for name, content in FILES.items() if name != "model.onnx.data")
+    assert [hashed(), hashed(), hashed(anew=True), hashed()] == [KEPT_FROM + small, small, KEPT_FROM + small, small]
+    shutil.copytree(place, tmp_path / "copy")
+    weights = place / "model.onnx.data"
+    weights.touch()
+    assert hashed() == KEPT_FROM + small
+    weights.write_bytes(b"x" * KEPT_FROM)
+    with pytest.raises(BundleError, match="is not the file that was exported"):
+        hashed()
+    with pytest.raises(BundleError, match="is not the file that was exported"):
+        hashed()  # what was read is known, and is not what the manifest says
+    place = tmp_path / "copy"
+    assert hashed() == KEPT_FROM + small
 
 
 def test_without_a_cache_files_are_read(file: Path, cache: Path) -> None:

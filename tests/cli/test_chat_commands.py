@@ -94,6 +94,10 @@ def test_a_seed_can_be_random_again() -> None:
         ("/min-tokens 41", "lower --min-tokens or raise --max-tokens"),
         ("/tint maybe", "/tint is on or off, not 'maybe'; now it is off"),
         ("/temprature 1", "there is no command /temprature: did you mean /temperature?"),
+        ("/list", "there is no command /list: that is for the command line: /quit leaves, then `starsd-edge list`"),
+        ("/set temperature 0.5", "there is no command /set: /NAME VALUE sets one, like /temperature 0.7"),
+        ("/Load x", "there is no command /Load: a chat keeps its model"),
+        ("/stop", "there is no command /stop: Ctrl-C ends an answer, /quit the chat"),
         ("/etc/passwd", "there is no command /etc/passwd: /help lists them (// begins a message)"),
         ("/", "there is no command /: /help lists them"),
     ],
@@ -142,11 +146,17 @@ def test_history_shows_how_answers_ended_and_what_is_no_longer_read() -> None:
 
 def test_what_is_left_to_the_chat() -> None:
     actions = {"/retry": Action.RETRY, "/stats": Action.STATS, "/quit": Action.QUIT, "/tint on": Action.LEGEND}
+    actions |= dict.fromkeys(("/bye", "/exit", "/q"), Action.QUIT) | dict.fromkeys(("/clear", "/new"), Action.FORGET)
     assert {line: run_command(state(), line).action for line in actions} == actions
     assert run_command(state(), "/tint on").state.tint
     assert run_command(state(tint=True), "/tint off").state == state()
     with pytest.raises(UsageError, match="no message to answer again"):
         run_command(state(conversation=Conversation()), "/retry")
+
+
+def test_words_of_other_programs_do_what_the_command_does() -> None:
+    assert run_command(state(), "/?") == run_command(state(), "/help")
+    assert run_command(state(), "/clear").state == run_command(state(), "/reset").state
 
 
 def test_help_names_every_command_and_settings_every_value() -> None:

@@ -62,6 +62,9 @@ def run(arguments: list[str], environment: dict[str, str]) -> list[str]:
         (["run-target", "x", "--no-spec"], ["--no-speculation"]),
         (["run-draft", "--log-format", "j"], ["json"]),
         (["run-target", "./sm"], [""]),
+        (["help", "bench", "verif"], [""]),
+        (["help", "doc"], ["doctor"]),
+        (["ls", "x"], [""]),
     ],
 )
 def test_bash_offers(environment: dict[str, str], words: list[str], offered: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starsd_edge.cli import main
-from starsd_edge.cli.near_misses import CHAT_WORDS, INSTEAD, meant_by
+from starsd_edge.cli.near_misses import CHAT_WORDS, INSTEAD, INSTEAD_IN_CHATS, meant_by
 from starsd_edge.cli.run_target.chat_commands import commands
 from tests.support.command_line import CommandLine
 
@@ -40,6 +40,8 @@ def test_the_right_word_is_said(cli: CommandLine, arguments: tuple[str, ...], sa
         ("HELP", "--help"),
         ("help run", "run --help"),
         ("help bench decode", "bench decode --help"),
+        ("help help", "--help"),
+        ("help --help", "--help"),
         ("bench help", "bench --help"),
         ("bench help decode", "bench decode --help"),
         ("version", "--version"),
@@ -56,7 +58,10 @@ def test_no_word_stands_in_the_way_of_a_command(cli: CommandLine) -> None:
     for remedy in set(INSTEAD.values()):
         for words in remedy.split("`")[1::2]:
             assert words.split()[0] in names | {"help"}, remedy
-    assert not set(CHAT_WORDS) & set(commands())
+    assert not (set(CHAT_WORDS) | set(INSTEAD_IN_CHATS)) & set(commands())
+    assert not set(CHAT_WORDS) & set(INSTEAD_IN_CHATS)
+    words = [each for said in INSTEAD_IN_CHATS.values() for each in said.split() if each.startswith("/")]
+    assert {each.strip("/,;:") for each in words} <= {*commands(), "NAME"}
     assert set(CHAT_WORDS.values()) <= set(commands())
 
 
@@ -66,3 +71,8 @@ def test_a_message_that_leaves_other_programs_is_answered(message: str) -> None:
     assert meant_by(message) == f'/quit leaves; """{word}""" says it to the model'
     assert meant_by(f"{message} now") == ""
     assert meant_by("bye") == "", "that may be said to a model"
+
+
+def test_a_message_that_asks_other_programs_for_help_is_answered() -> None:
+    assert meant_by("Help\n") == '/help lists the commands; """help""" says it to the model'
+    assert meant_by("help me") == ""

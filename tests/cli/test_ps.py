@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from starsd_edge.running import listed, running_commands, running_dir
+from starsd_edge.cli import ps
+from starsd_edge.running import RunningCommand, listed, pid_namespace, running_commands, running_dir
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
 
@@ -21,7 +22,7 @@ WAITS = """
 import sys
 from pathlib import Path
 from starsd_edge.running import listed
-with listed(sys.argv[1], [Path(each) for each in sys.argv[3:]], sys.argv[2]):
+with listed(sys.argv[1], [Path(each) for each in sys.argv[3:]], place=sys.argv[2]):
     print("listed", flush=True)
     sys.stdin.read()
 """
@@ -77,11 +78,62 @@ def test_what_is_used_is_not_removed_unless_that_is_asked_for(cli: CommandLine, 
         assert not letters.exists()
 
 
+def test_a_bundle_that_is_used_through_a_link_is_used(cli: CommandLine, letters: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(letters)
+    with running("serve", "", link):
+        assert "letters is used by serve" in cli.refused("rm", "letters", "--yes")
+
+
 def test_a_command_within_a_command_is_listed_once(cache: Path) -> None:
-    with listed("run", place="desk", clock=lambda: 5.0), listed("run-target"):
+    with listed("run", hub="desk", clock=lambda: 5.0), listed("run-target"):
         (only,) = running_commands()
-        assert (only.command, only.place, only.pid, only.since) == ("run", "desk", os.getpid(), 5.0)
+        assert (only.command, only.hub, only.pid, only.since) == ("run", "desk", os.getpid(), 5.0)
     assert running_commands() == []
+
+
+@pytest.mark.parametrize(
+    "hub", ["ws://me:secret@desk:8317", "ws://desk:8317/x?token=secret", "me:s@secret@desk:8317#s"]
+)
+def test_a_secret_in_an_address_is_written_nowhere(cache: Path, hub: str) -> None:
+    with listed("run-target", hub=hub):
+        directory = running_dir()
+        assert directory is not None
+        (file,) = directory.iterdir()
+        assert "secret" not in file.read_text()
+        assert running_commands()[0].hub.endswith("desk:8317")
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+COMMANDS = [
+    RunningCommand(
+        pid=4194304,
+        command="run-target",
+        bundles=["/b/smollm2-135m-tensorrt-int8-calibration-own-text"],
+        hub="ws://a-hub-with-a-long-name.workshop.example:8317",
+        since=0.0,
+    ),
+    RunningCommand(
+        pid=7, command="serve", bundles=["/b/x"], place="http://[::1]:8318/v1", hub="ws://desk:8317", since=0
+    ),
+    RunningCommand(pid=8, command="export", model="/models/some-model.gguf", since=7100.0),
+]
+
+
+def test_nothing_is_left_out_in_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    ps.show(COMMANDS, lambda: 7200.0, as_json=False)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    for word in ("4194304", "run-target", "2 h", "2 min", "-text", "le:8317", "some-model.gguf", "hub ws://desk:8317"):
+        assert word in shown
+
+
+def test_memory_is_that_of_a_process_that_is_counted_here() -> None:
+    with_us = RunningCommand(pid=os.getpid(), pids=pid_namespace(), command="x", since=0)
+    in_a_container = RunningCommand(pid=os.getpid(), pids="pid:[1]", command="x", since=0)
+    assert (ps.resident_bytes(with_us) or 0) > 1 << 20
+    assert ps.resident_bytes(in_a_container) is None
 
 
 def test_files_that_are_none_of_ours_are_left_out(cache: Path) -> None:

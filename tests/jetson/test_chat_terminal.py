@@ -80,6 +80,16 @@ def test_talking_and_leaving(start: Start) -> None:
     assert terminal.end() == 0
 
 
+def test_words_that_leave_other_programs(start: Start) -> None:
+    terminal = start()
+    terminal.until(asks)
+    assert '\n/quit leaves; """exit""" says it to the model\n' in enter(terminal, "exit")
+    assert '\n/help lists the commands; """help""" says it to the model\n' in enter(terminal, "help")
+    assert f"\n{expected('uexita')}\n" in enter(terminal, '"""exit"""'), "nothing before it was said to the model"
+    terminal.press(b"/bye\r")
+    assert terminal.end() == 0
+
+
 def test_everything_fits_eighty_columns(start: Start) -> None:
     terminal = start()
     shown = without_colour(terminal.until(asks))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from starsd_edge.running import running_commands
 from tests.support.command_line import CommandLine
 from tests.support.letter_bundle import write_bundle
 from tests.support.letter_program import start
@@ -54,7 +55,7 @@ def get(url: str, key: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_it_says_where_it_listens_and_ends_in_peace(
-    bundle: Path, tmp_path: Path, number: signal.Signals, code: int
+    bundle: Path, cache: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# of the kitchen\nfirst\n\nsecond\n")
@@ -77,12 +78,16 @@ def test_it_says_where_it_listens_and_ends_in_peace(
         here = url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
         assert get(f"{here}/models", "second")["data"][0]["id"] == "mine"  # type: ignore[index]
         assert get(here.replace("/v1", "/health"), "")["hub"] == "up"
+        (listed,) = running_commands()
+        assert (listed.pid, listed.command, listed.bundles) == (process.pid, "serve", [str(bundle)])
+        assert (listed.place, listed.hub) == (url, hub.url)
         process.send_signal(number)
         _, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == code
         assert "Traceback" not in errors
         assert "GET /v1/models: 200" in errors
         assert "second" not in errors
+        assert running_commands() == []
 
 
 def test_an_address_that_others_can_reach_needs_keys(cli: CommandLine, bundle: Path, tmp_path: Path) -> None:

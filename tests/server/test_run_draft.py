@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from starsd_edge.cli.main import run
 from starsd_edge.protocol.messages import TICKET_HEADER
+from starsd_edge.running import running_commands
 from tests.support.hub_client import HubClient, connect_to, http_get
 from tests.support.letter_bundle import write_bundle
 
@@ -67,12 +68,17 @@ def test_a_draft_shape_that_is_none_is_refused(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_says_where_it_listens_serves_and_ends_with_zero(signal_number: int, tmp_path: Path) -> None:
+async def test_it_says_where_it_listens_serves_and_ends_with_zero(
+    signal_number: int, cache: Path, tmp_path: Path
+) -> None:
     token = write_token(tmp_path / "token", "open-sesame\n")
     with run_draft("--port", "0", "--token-file", str(token)) as (process, line):
         url, drafter = line.removeprefix("listening on ").split()
         assert drafter == "drafter=ngram"
         assert url.startswith("ws://127.0.0.1:")
+        assert [(each.pid, each.command, each.place) for each in running_commands()] == [
+            (process.pid, "run-draft", url)
+        ]
         assert (await http_get(int(url.rpartition(":")[2]), "/healthz", {}))[0] == 200
         async with connect_to(url, "open-sesame") as websocket:
             client = HubClient(websocket)
@@ -85,6 +91,7 @@ async def test_it_says_where_it_listens_serves_and_ends_with_zero(signal_number:
         assert ended.value.rcvd is not None
         assert ended.value.rcvd.code == 1001
         assert process.wait(PATIENCE_S) == 0
+        assert running_commands() == []
         assert process.stderr is not None
         log = process.stderr.read()
         assert "spoke" in log

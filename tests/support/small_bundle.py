@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from starsd_edge.bundles.bundle import write_manifest
 from starsd_edge.bundles.integrity import hash_files
@@ -49,10 +51,10 @@ def small_manifest(files: dict[str, str]) -> Manifest:
     )
 
 
-def write_small_bundle(directory: Path) -> Path:
-    """Write FILES and their manifest into a new directory."""
+def write_small_bundle(directory: Path, others: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+    """Write FILES, or others of these names, and their manifest into a new directory."""
     directory.mkdir(parents=True)
-    for name, content in FILES.items():
+    for name, content in {**FILES, **others}.items():
         (directory / name).write_bytes(content)
     write_manifest(directory, small_manifest(hash_files(directory)))
     return directory

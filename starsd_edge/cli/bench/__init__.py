@@ -52,11 +52,14 @@ def _run(
 ) -> Outcome:
     """Measure, once it is known that the report can be written to `json`."""
     from starsd_edge.bench.figures import check_report_path
+    from starsd_edge.bundles.catalogue import bundles_at
     from starsd_edge.cli.progress import steps
+    from starsd_edge.running import listed
 
     if json is not None:
         check_report_path(json)
-    with steps("bench") as progress:
+    named = filter(None, (getattr(options, name, None) for name in ("bundle", "draft")))
+    with listed("bench", bundles_at(*named)), steps("bench") as progress:
         return bench(options, progress).run()
 
 

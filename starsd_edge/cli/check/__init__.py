@@ -47,10 +47,12 @@ def check(options: CheckOptions) -> None:
     Passes of every kind are compared, with the KV of every layer, and then some greedy text. What this machine cannot
     check it says. Exit code: 0 if nothing differs, 1 if something does, 2 for wrong options.
     """
+    from starsd_edge.bundles.catalogue import bundles_at
     from starsd_edge.cli.check.run import check_bundle, show
     from starsd_edge.cli.progress import steps
+    from starsd_edge.running import listed
 
-    with steps("check", quiet=options.as_json) as progress:
+    with listed("check", bundles_at(options.bundle)), steps("check", quiet=options.as_json) as progress:
         report = check_bundle(options.bundle, options.checkpoint, options.engine, options.threads, progress)
     show(report, options.as_json)
     if report.exit_code:

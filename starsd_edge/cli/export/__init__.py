@@ -19,10 +19,11 @@ def export(options: ExportCommandOptions) -> None:
     The graph is compared with the model it was made from before the bundle is put in place. With --draft-head it is a
     head's bundle, for `run-draft`. With --engine the graph becomes an engine, too.
     """
+    from starsd_edge.bundles.catalogue import bundles_at
     from starsd_edge.cli.export.make import make_bundle, make_engine
     from starsd_edge.running import listed
 
-    with listed("export", place=options.model):
+    with listed("export", bundles_at(options.model), model=options.model):
         if options.engine is None:
             make_bundle(options)
         else:

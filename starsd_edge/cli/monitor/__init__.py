@@ -48,6 +48,7 @@ def monitor(options: MonitorOptions) -> None:
 
     from starsd_edge.cli.monitor.modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only, run_until_told
     from starsd_edge.cli.streams import shows_panels
+    from starsd_edge.running import listed
     from starsd_edge.telemetry.monitor.feed_client import replay as replayed
 
     if options.replay is None:
@@ -56,12 +57,13 @@ def monitor(options: MonitorOptions) -> None:
     else:
         path, sleep = options.replay, _no_sleep if options.once else asyncio.sleep
         watch = Watch(path.name, lambda: replayed(path, options.speed, sleep), None)
-    if options.once:
-        run_until_told(once_only(watch, options.json, ONCE_SNAPSHOTS if options.replay is None else None))
-    elif options.json or options.plain or not shows_panels(Console(file=sys.stdout)):
-        run_until_told(lines(watch, options.json))
-    else:
-        run_until_told(on_screen(watch))
+    with listed("monitor", hub=options.hub if options.replay is None else None):
+        if options.once:
+            run_until_told(once_only(watch, options.json, ONCE_SNAPSHOTS if options.replay is None else None))
+        elif options.json or options.plain or not shows_panels(Console(file=sys.stdout)):
+            run_until_told(lines(watch, options.json))
+        else:
+            run_until_told(on_screen(watch))
 
 
 async def _no_sleep(seconds: float) -> None:

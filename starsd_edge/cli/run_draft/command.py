@@ -158,7 +158,7 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         settings = HubSettings(door, limits, drafting)
         with (
             bind(options.host, options.port, has_token=bool(door.all_keys)) as sock,
-            listed("run-draft", bundles_at(*options.bundle), _url(sock.getsockname())),
+            listed("run-draft", bundles_at(*options.bundle), place=_url(sock.getsockname())),
         ):
             registry = _registry(options, wrap)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
@@ -199,7 +199,7 @@ def _drafters(options: RunDraftOptions) -> list[Drafter]:
     for path in paths:
         if options.drafter is not None and options.drafter.value != drafter_kind(path):
             raise UsageError(f"{path} is a bundle for --drafter {drafter_kind(path)}: leave --drafter out")
-    with loading_shown(paths):
+    with loading_shown(paths, log.info, draws=not options.log.is_json):
         drafters = open_drafters(
             paths, options.max_sessions, options.threads, options.device.value, options.draft_precision.value
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from typer.models import OptionInfo
 
-from starsd_edge.cli.near_misses import CHAT_WORDS
+from starsd_edge.cli.near_misses import CHAT_WORDS, INSTEAD_IN_CHATS
 from starsd_edge.cli.options import OptionField, option_fields
 from starsd_edge.cli.run_target.options import LengthOptions, SamplingOptions
 from starsd_edge.errors import UsageError, did_you_mean
@@ -183,6 +183,8 @@ def run_command(state: ChatState, line: str) -> CommandResult:
     name, _, text = line.removeprefix(PREFIX).strip().partition(" ")
     command = commands().get(CHAT_WORDS.get(name.lower(), name.lower()))
     if command is None:
+        if name.lower() in INSTEAD_IN_CHATS:
+            raise UsageError(f"there is no command /{name}: {INSTEAD_IN_CHATS[name.lower()]}")
         meant = did_you_mean(name.lower(), commands(), lambda each: f"/{each}")
         raise UsageError(f"there is no command /{name}{meant or ': /help lists them'} (// begins a message)")
     return command.run(state, text.strip())

@@ -41,7 +41,7 @@ def run_target(options: RunTargetOptions) -> None:
 
     check_device(options.device)
     try:
-        with listed("run-target", bundles_at(options.bundle), options.hub.hub or ""):
+        with listed("run-target", bundles_at(options.bundle), hub=options.hub.hub):
             code = _chat(options) if options.prompts.chat else _answer_prompts(options)
     except BrokenPipeError:
         # Whoever read the answers has left; the interpreter must not trip over the same pipe at its end.

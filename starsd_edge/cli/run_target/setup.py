@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from starsd_jetson.answers import Request
     from starsd_jetson.api import Answers, DraftSettings, OpenTarget
     from starsd_jetson.hub_address import HubAddress
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def target_setup(
     is_chat, length = options.prompts.chat, options.length
     grammar = None if length.json_schema is None else json_grammar_of_file(length.json_schema)
     path = find_bundle(options.bundle)
-    with loading_shown([path]):
+    is_for_programs = options.output.json or options.output.stream_json
+    say = _unsaid if is_for_programs else log.info
+    with loading_shown([path], say, draws=not (is_for_programs or options.log.is_json)):
         bundle = load_bundle(path)
         if is_chat and bundle.manifest.text.chat_template is None:
             raise UsageError(f"{bundle.path.name} has no chat template: leave out --chat, and give --prompt")
@@ -81,6 +86,10 @@ def target_setup(
         if address is not None:
             opened.connect(HubAccess(address, options.hub.target_name, options.hub.require_hub, notice))
         yield TargetSetup(opened, request, opened.answers(keeps_text=is_chat))
+
+
+def _unsaid(line: str) -> None:
+    """Who asked for JSON is not told how far the loading is."""
 
 
 def draft_settings(drafts: DraftOptions, hub: HubOptions) -> DraftSettings:

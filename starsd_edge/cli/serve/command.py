@@ -116,7 +116,7 @@ def serve_target(options: ServeOptions) -> None:
         has_keys = bool(settings.door.keys)
         with (
             bind(options.http.host, options.http.port, has_keys, _KEYS_REMEDY) as sock,
-            listed("serve", bundles_at(options.bundle), _url(sock.getsockname())),
+            listed("serve", bundles_at(options.bundle), place=_url(sock.getsockname()), hub=options.hub.hub),
             _open_target(options) as target,
         ):
             url = _url(sock.getsockname())
@@ -140,7 +140,7 @@ def _open_target(options: ServeOptions) -> OpenTarget:
     from starsd_jetson.api import open_target
 
     hub = options.hub
-    with loading_shown(bundles_at(options.bundle)):
+    with loading_shown(bundles_at(options.bundle), log.info, draws=not options.log.is_json):
         return open_target(
             options.bundle,
             hub=hub_address(hub),
