@@ -1,4 +1,4 @@
-"""Answers held to a grammar: JSON, JSON of a schema.
+"""Answers held to a grammar: JSON, JSON of a schema, or text with JSON in it.
 
 A grammar forbids tokens; among those it allows, the target chooses as always, by its own distribution and the coin of
 the position. What is allowed depends on the text alone, so an answer with a grammar is the same with and without
@@ -37,6 +37,7 @@ _LIMITS = {
 """Bounds of the parser, below its own: a schema comes from whoever may ask. 50,000 states take about 100 MB at most."""
 _WHITESPACE = r"[ \n\r\t]{1,32}"
 """Space between two tokens of JSON. Without a bound a model may write line ends until its answer is full."""
+_JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,38 @@ def json_grammar(schema: Mapping[str, Any] | bool | None = None) -> Grammar:
     Raises:
         UsageError: the schema is not one, or uses what cannot be held to, or llguidance is not installed.
     """
-    matcher = _library().LLMatcher
     what = "JSON object" if schema is None else "JSON schema"
+    written = _written({"type": "object"} if schema is None else schema)
     try:
-        written = json.dumps({"type": "object"} if schema is None else schema, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the JSON schema is not JSON: {error}") from None
-    if len(written) > _LONGEST_SCHEMA:
-        raise UsageError(f"the JSON schema has {len(written)} characters, and at most {_LONGEST_SCHEMA} are read")
-    try:
-        text = matcher.grammar_from_json_schema(
-            written, overrides={"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
-        )
+        text = _library().LLMatcher.grammar_from_json_schema(written, overrides=_JSON_OPTIONS)
     except ValueError as error:
         raise UsageError(f"the JSON schema cannot be used: {error}") from None
-    grammar = Grammar(text, what)
-    is_wrong, said = matcher.validate_grammar_with_warnings(text, limits=_limits())
-    if is_wrong:
-        raise UsageError(f"the {what} cannot be used: {_first_line(said[0])}")
-    return grammar
+    return _checked(Grammar(text, what))
+
+
+def json_rule(schema: Mapping[str, Any] | bool) -> str:
+    """JSON that fits a schema, as an expression in the rules of `lark_grammar`.
+
+    Raises:
+        UsageError: the schema is not JSON, or too long.
+    """
+    options = {"x-guidance": _JSON_OPTIONS}
+    return f"%json {_written({**schema, **options} if isinstance(schema, Mapping) else {'allOf': [schema], **options})}"
+
+
+def lark_grammar(rules: str, what: str) -> Grammar:
+    """A grammar in llguidance's variant of Lark's syntax.
+
+    Args:
+        rules: one of them is named "start".
+        what: what it is called in errors.
+
+    Raises:
+        UsageError: the rules cannot be used, or llguidance is not installed.
+    """
+    if len(rules) > _LONGEST_SCHEMA:
+        raise UsageError(f"the {what} has {len(rules)} characters, and at most {_LONGEST_SCHEMA} are read")
+    return _checked(Grammar(f"%llguidance {{}}\n{rules}", what))
 
 
 def json_grammar_of_file(path: Path) -> Grammar:
@@ -209,6 +223,25 @@ class GrammarConstraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise UsageError(f"the {self._what} cannot be used: {_first_line(self._matcher.get_error())}")
+
+
+def _written(schema: Mapping[str, Any] | bool) -> str:
+    """The text of a schema."""
+    try:
+        written = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the JSON schema is not JSON: {error}") from None
+    if len(written) > _LONGEST_SCHEMA:
+        raise UsageError(f"the JSON schema has {len(written)} characters, and at most {_LONGEST_SCHEMA} are read")
+    return written
+
+
+def _checked(grammar: Grammar) -> Grammar:
+    """The grammar, if the parser takes it."""
+    is_wrong, said = _library().LLMatcher.validate_grammar_with_warnings(grammar.text, limits=_limits())
+    if is_wrong:
+        raise UsageError(f"the {grammar.what} cannot be used: {_first_line(said[0])}")
+    return grammar
 
 
 def _limits() -> Any:

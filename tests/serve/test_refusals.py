@@ -65,7 +65,6 @@ EVERYWHERE: list[tuple[str | None, dict[str, Any]]] = [
     ("stream", {"stream": "yes"}),
     ("store", {"store": True}),
     ("service_tier", {"service_tier": "flex"}),
-    ("parallel_tool_calls", {"parallel_tool_calls": False}),
 ]
 ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (CHAT, "messages", {"messages": []}),
@@ -101,7 +100,7 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (CHAT, "tool_choice", {"tool_choice": "required"}),
     (CHAT, "tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
     (CHAT, "tools[0].type", {"tools": [{"type": "web_search"}]}),
-    (CHAT, "tools[0].function.strict", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}),
+    (CHAT, "tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
     (CHAT, "functions", {"functions": [{"name": "f"}]}),
     (CHAT, "modalities", {"modalities": ["text", "audio"]}),
     (CHAT, "reasoning_effort", {"reasoning_effort": "high"}),
@@ -116,6 +115,7 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (COMPLETION, "n", {"prompt": ["a"] * 9, "n": 2}),
     (COMPLETION, "logprobs", {"logprobs": 21}),
     (COMPLETION, "logprobs", {"logprobs": True}),
+    (COMPLETION, "parallel_tool_calls", {"parallel_tool_calls": False}),
     (COMPLETION, "echo", {"echo": True}),
     (COMPLETION, "suffix", {"suffix": "end"}),
     (COMPLETION, "best_of", {"best_of": 3}),
