@@ -37,6 +37,8 @@ _LIMITS = {
 """Bounds of the parser, below its own: a schema comes from whoever may ask. 50,000 states take about 100 MB at most."""
 _WHITESPACE = r"[ \n\r\t]{1,32}"
 """Space between two tokens of JSON. Without a bound a model may write line ends until its answer is full."""
+_DEAD_ENDS = ("NoExtension", "NoExtensionBias")
+"""What the parser says of a grammar that no text fits."""
 _JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
 
 
@@ -63,11 +65,11 @@ def json_grammar(schema: Mapping[str, Any] | bool | None = None) -> Grammar:
         UsageError: the schema is not one, or uses what cannot be held to, or llguidance is not installed.
     """
     what = "JSON object" if schema is None else "JSON schema"
-    written = _written({"type": "object"} if schema is None else schema)
+    written = _written({"type": "object"} if schema is None else _as_object(schema))
     try:
         text = _library().LLMatcher.grammar_from_json_schema(written, overrides=_JSON_OPTIONS)
     except ValueError as error:
-        raise UsageError(f"the JSON schema cannot be used: {error}") from None
+        raise UsageError(f"the JSON schema cannot be used: {_reason(str(error))}") from None
     return _checked(Grammar(text, what))
 
 
@@ -78,7 +80,7 @@ def json_rule(schema: Mapping[str, Any] | bool) -> str:
         UsageError: the schema is not JSON, or too long.
     """
     options = {"x-guidance": _JSON_OPTIONS}
-    return f"%json {_written({**schema, **options} if isinstance(schema, Mapping) else {'allOf': [schema], **options})}"
+    return f"%json {_written({**_as_object(schema), **options})}"
 
 
 def lark_grammar(rules: str, what: str) -> Grammar:
@@ -143,7 +145,9 @@ class GrammarTokens:
             UsageError: the grammar cannot be used with this tokenizer.
         """
         matcher = _library().LLMatcher(self._tokens, grammar.text, log_level=0, limits=_limits())
-        return GrammarConstraint(matcher, grammar.what, self._size, self._eos_ids)
+        constraint = GrammarConstraint(matcher, grammar.what, self._size, self._eos_ids)
+        constraint.allowed([])  # some grammars are found to have no text only here
+        return constraint
 
 
 class GrammarConstraint:
@@ -222,10 +226,15 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise UsageError(f"the {self._what} cannot be used: {_first_line(self._matcher.get_error())}")
+            raise UsageError(f"the {self._what} cannot be used: {_reason(self._matcher.get_error())}")
 
 
-def _written(schema: Mapping[str, Any] | bool) -> str:
+def _as_object(schema: Mapping[str, Any] | bool) -> Mapping[str, Any]:
+    """The schema, as options can be added to it."""
+    return {"allOf": [schema]} if isinstance(schema, bool) else schema
+
+
+def _written(schema: Mapping[str, Any]) -> str:
     """The text of a schema."""
     try:
         written = json.dumps(schema, allow_nan=False)
@@ -240,7 +249,7 @@ def _checked(grammar: Grammar) -> Grammar:
     """The grammar, if the parser takes it."""
     is_wrong, said = _library().LLMatcher.validate_grammar_with_warnings(grammar.text, limits=_limits())
     if is_wrong:
-        raise UsageError(f"the {grammar.what} cannot be used: {_first_line(said[0])}")
+        raise UsageError(f"the {grammar.what} cannot be used: {_reason(said[0])}")
     return grammar
 
 
@@ -248,8 +257,12 @@ def _limits() -> Any:
     return _library().LLParserLimits(**_LIMITS)
 
 
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "the parser gives no reason"
+def _reason(text: str) -> str:
+    """What the parser says, in one line: its first; the last, too, where the first only leads up to it."""
+    lines = text.strip().splitlines() or ["the parser gives no reason"]
+    if lines[0] in _DEAD_ENDS:
+        return "no text fits it"
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 def _library() -> Any:

@@ -55,6 +55,12 @@ EVERYWHERE: list[tuple[str | None, dict[str, Any]]] = [
     ("logit_bias", {"logit_bias": {"x": 1}}),
     ("logit_bias", {"logit_bias": {"5": 101}}),
     ("logit_bias", {"logit_bias": {"260": 1}}),
+    ("logit_bias", {"logit_bias": {"5": "x"}}),
+    ("logit_bias", {"logit_bias": {"5": 1, "05": 2}}),
+    ("stop", {"stop": 5}),
+    ("stop[1]", {"stop": ["a", 5]}),
+    ("temperature", {"temperature": 10**400}),
+    ("tool_choice", {"tool_choice": 5}),
     ("logit_bias", {"logit_bias": {"-1": 1}}),
     ("min_tokens", {"min_tokens": -1}),
     ("seed", {"seed": 1.5}),
@@ -96,6 +102,12 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (CHAT, "response_format", form({"type": "nothing"})),
     (CHAT, "response_format", form({"$ref": "http://elsewhere.example/schema"})),
+    (CHAT, "response_format", form({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})),
+    (CHAT, "response_format", form(False)),
+    (CHAT, "response_format.json_schema.schema", form([])),
+    (CHAT, "response_format", {"response_format": "json"}),
+    (CHAT, "n", {"n": 10**30}),
+    (CHAT, "n", {"n": "2"}),
     (CHAT, "ignore_eos", form({"type": "object"}) | {"ignore_eos": True}),
     (CHAT, "tool_choice", {"tool_choice": "required"}),
     (CHAT, "tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
@@ -135,6 +147,8 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (RESPONSE, "include[0]", {"include": ["reasoning.encrypted_content"]}),
     (RESPONSE, "tools[0].type", {"tools": [{"type": "web_search", "name": "x"}]}),
     (RESPONSE, "n", {"n": 2}),
+    (RESPONSE, "metadata", {"metadata": {"a": 5}}),
+    (RESPONSE, "text.format", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"pattern": "("}}}}),
 ]
 
 
@@ -165,7 +179,7 @@ def test_null_is_not_given_and_what_changes_no_answer_is_taken(echo: Served, pat
     fields = {"temperature", "stop", "seed", "logit_bias", "top_p", "user", "tools", "reasoning_effort", "nonsense"}
     assert echo.ask(path, GOOD[path] | dict.fromkeys(fields)).status == 200
     neutral = {name: values[0] for name, values in NEUTRAL.items()}
-    assert echo.ask(path, body | neutral | dict.fromkeys(HARMLESS, "x")).status == 200
+    assert echo.ask(path, body | neutral | dict.fromkeys(HARMLESS, "x") | {"metadata": {"a": "b"}}).status == 200
     assert echo.ask(path, body | {"seed": -5, "top_k": -1}).status == 200
 
 

@@ -181,11 +181,14 @@ def test_other_rules_of_sampling_apply_to_what_is_allowed() -> None:
         ({"type": "string", "pattern": "(?=a)b"}, "the JSON schema cannot be used"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"not": {}}, "not"),
+        ({"type": "string", "pattern": "("}, "regex parse error: error: unclosed group"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "no text fits it"),
+        (False, "Unsatisfiable schema"),
         ({"const": float("nan")}, "the JSON schema is not JSON"),
         ({"const": "x" * 300_000}, "at most 131072 are read"),
     ],
 )
-def test_a_schema_that_cannot_be_held_to_is_refused(schema: dict[str, Any], says: str) -> None:
+def test_a_schema_that_cannot_be_held_to_is_refused(schema: dict[str, Any] | bool, says: str) -> None:
     with pytest.raises(UsageError, match=r"JSON schema") as refused:
         tokenizer_of(byte_level()).constraint(json_grammar(schema))
     assert says in str(refused.value)
@@ -213,6 +216,8 @@ def test_any_json_object() -> None:
     assert not constraint.allowed([])[tokenizer.encode("[")[0]]
     constraint.append(tokenizer.encode('{"a": [1, {"b": null}]'))
     assert constraint.allowed(tokenizer.encode("}"))[min(tokenizer.eos_ids)]
+    for anything in (True, {}):
+        assert tokenizer.constraint(json_grammar(anything)).allowed([])[tokenizer.encode("[")[0]]
 
 
 def test_a_hub_of_any_kind_is_asked_as_before() -> None:

@@ -107,7 +107,7 @@ class ResponseWriter:
             "incomplete_details": None,
             "instructions": asked.instructions,
             "max_output_tokens": asked.max_output_tokens,
-            "metadata": {},
+            "metadata": asked.metadata,
             "model": self._head.model,
             "output": [],
             "parallel_tool_calls": asked.parallel_tool_calls,

@@ -314,6 +314,8 @@ class ResponsesBody(Sampling, kw_only=True):
     top_logprobs: int | None = None
     stream_options: StreamOptions | None = None
     text: ResponseText | None = None
+    metadata: dict[str, str] = {}
+    """Part of the response."""
     tools: list[ResponseTool] | None = None
     tool_choice: ToolMode | NamedFunction = "auto"
     parallel_tool_calls: bool = True
@@ -336,7 +338,8 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
         raise ApiError("the body is not valid JSON") from None
     if not isinstance(fields, dict):
         raise ApiError("the body must be a JSON object")
-    given = {name: value for name, value in fields.items() if value is not None and name not in HARMLESS}
+    harmless = HARMLESS - set(kind.__struct_fields__)
+    given = {name: value for name, value in fields.items() if value is not None and name not in harmless}
     for name in given.keys() & NEUTRAL.keys() - set(kind.__struct_fields__):
         _require_neutral(name, given.pop(name))
     if isinstance(given.get("messages"), list):
@@ -361,7 +364,7 @@ def convert(value: Any, kind: type[Body], place: str = "") -> Body:
 
 def _explained(error: str, place: str) -> ApiError:
     found = _PLACE.search(error)
-    path = ".".join(part for part in (place, found[1] if found else "") if part)
+    path = ".".join(part for part in (place, found[1].partition("[...]")[0] if found else "") if part)
     unknown = _UNKNOWN_FIELD.match(error)
     if unknown:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
