@@ -158,6 +158,19 @@ def test_draft_tokens_that_the_grammar_forbids_are_not_verified() -> None:
     assert not constraint.allowed(whole[:-1])[end]
 
 
+def test_answers_of_one_grammar_do_not_touch_each_other() -> None:
+    tokenizer = tokenizer_of(byte_level())
+    words = ["the hub", "the target"]
+    first, second = (tokenizer.constraint(json_grammar({"enum": words})) for _ in range(2))
+    for constraint, word in ((first, words[0]), (second, words[1])):
+        constraint.append(tokenizer.encode('"'))
+        *begin, end = tokenizer.encode(word)
+        constraint.append(begin)
+        assert constraint.allowed([])[end]
+    third = tokenizer.constraint(json_grammar({"enum": words}))
+    assert third.allowed([]).sum() == 1, "a quotation mark"
+
+
 def test_other_rules_of_sampling_apply_to_what_is_allowed() -> None:
     tokenizer = tokenizer_of(byte_level())
     digits = {"type": "string", "pattern": "^[0-9]{30}$"}
