@@ -204,6 +204,8 @@ def test_a_prompt_longer_than_the_context_is_told_from_other_mistakes(echo: Serv
 def test_what_no_route_takes_is_an_error_in_the_same_shape(echo: Served) -> None:
     assert (echo.page("/v1/embeddings").status, echo.page(CHAT).status) == (404, 405)
     assert echo.page("/v1/embeddings").error["type"] == "not_found_error"
+    assert echo.page(CHAT).headers["allow"] == "POST"
+    assert echo.ask("/chat/completions", GOOD[CHAT]).error["message"].endswith("did you mean /v1/chat/completions?")
     assert echo.page("/v1/models/other").error["code"] == "model_not_found"
     assert echo.page("/v1/models/small").body["id"] == "small"
 

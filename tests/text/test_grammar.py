@@ -26,7 +26,11 @@ from starsd_edge.text.grammar import Grammar, json_grammar, json_grammar_of_file
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.decoder import Answer, Request, decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
+from starsd_jetson.serve.answer_form import Tools, call_grammar
+from starsd_jetson.serve.schema import Function
+from starsd_jetson.serve.tool_calls import ToolForm
 from tests.support.draft_sources import half_knowing, knowing
+from tests.support.echo_model import ASSISTANT, EOS, USER, EchoEngine, byte_tokenizer
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.reference_sampling import reference_token
 from tests.support.small_tokenizers import byte_fallback, byte_level, metaspace
@@ -125,6 +129,34 @@ def test_an_answer_fits_its_schema_and_is_the_one_without_drafts(name: str, temp
             else:
                 assert (schema, answer.finish_reason) == (PERSON, "length"), "spaces without end"
     assert grammar_rounds > 0
+
+
+@pytest.mark.parametrize("form", ToolForm)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_calls_in_a_text_are_those_without_drafts(form: ToolForm, temperature: float) -> None:
+    """Drafts end in the middle of a mark and behind it, and parsers go back over both."""
+    tokenizer = byte_tokenizer()
+    function = Function("f", parameters={"properties": {"a": {"enum": ["x</tool_call>", "y"]}}}, strict=True)
+    tools = Tools(form, [(0, function)], "tools[{}]")
+    call = {ToolForm.HERMES: "<tool_call>{}</tool_call>", ToolForm.MISTRAL: "[TOOL_CALLS][{}]", ToolForm.LLAMA: "{}"}
+    key = "parameters" if form is ToolForm.LLAMA else "arguments"
+    written = call[form].replace("{}", f'{{"name": "f", "{key}": {{"a": "x</tool_call>"}}}}')
+    lead = "" if form is ToolForm.LLAMA else "\N{SNOWMAN} <tool "
+    calls = 0
+    for message, seed in ((f"{lead}{written}", 1), (f"{lead}{written.replace('x<', 'z<')}", 2), ("plain", 3)):
+        prompt = (USER, *tokenizer.encode(message), ASSISTANT)
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        wanted = Request(prompt, sampling, 120, 250, DraftShape(12, 6, 3), grammar=call_grammar(tools, tokenizer))
+        expected = by_definition(EchoEngine(250), tokenizer, wanted)
+
+        def follow(text: Sequence[int], prompt: Sequence[int] = prompt, expected: list[int] = expected) -> int:
+            at = len(text) - len(prompt)
+            return expected[at] if at < len(expected) else EOS
+
+        for source in (NoDrafts(), NgramDrafts(), knowing(follow), half_knowing(follow, seed, tokenizer.size)):
+            assert list(answered(EchoEngine(250), tokenizer, wanted, source).token_ids) == expected
+        calls += tokenizer.decode(expected).count(f'"{key}"')
+    assert calls >= 2 or temperature
 
 
 def test_what_the_grammar_forces_is_drafted_without_a_hub() -> None:

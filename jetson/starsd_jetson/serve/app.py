@@ -301,9 +301,12 @@ def _json(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | N
 
 async def _refused(request: Request, error: Exception) -> Response:
     """What no route takes."""
-    status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
-    line = f"{request.method} {request.url.path[:200]}: {status.phrase.lower()}"
-    return error_response(ApiError(line, status=status))
+    known = error if isinstance(error, HTTPException) else HTTPException(HTTPStatus.NOT_FOUND)
+    status, path = HTTPStatus(known.status_code), request.url.path[:200]
+    line = f"{request.method} {path}: {status.phrase.lower()}"
+    if any(route.path == f"/v1{path}" for route in request.app.routes):
+        line += f": did you mean /v1{path}?"
+    return error_response(ApiError(line, status=status, headers=known.headers))
 
 
 def _outcome(error: ApiError) -> str:
