@@ -130,7 +130,7 @@ class GrammarTokens:
         eos_ids: tokens that end an answer, allowed where the grammar is complete.
 
     Raises:
-        UsageError: there is no token that ends an answer.
+        UsageError: there is no token that ends an answer, or the parser does not know this kind of tokenizer.
     """
 
     def __init__(self, tokenizer_json: str, size: int, eos_ids: Sequence[int]) -> None:
@@ -139,7 +139,11 @@ class GrammarTokens:
         if not len(self._eos_ids):
             raise UsageError("the model has no end-of-sequence token, so an answer held to a grammar would never end")
         ends = self._eos_ids.tolist()
-        self._tokens: LLTokenizer = _library().LLTokenizer(tokenizer_json, n_vocab=size, eos_token=ends)
+        library = _library()
+        try:
+            self._tokens: LLTokenizer = library.LLTokenizer(tokenizer_json, n_vocab=size, eos_token=ends)
+        except ValueError as error:
+            raise UsageError(f"no answer of this model can be held to a grammar: its tokenizer: {error}") from None
         self._compiled = lru_cache(_KEPT_GRAMMARS)(self._compile)
 
     def constraint(self, grammar: Grammar) -> GrammarConstraint:

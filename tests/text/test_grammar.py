@@ -246,6 +246,9 @@ def test_what_does_not_go_together_is_refused() -> None:
     endless = Tokenizer(byte_level(), TextRules(bos_id=None, eos_ids=[], add_bos=False))
     with pytest.raises(UsageError, match="would never end"):
         endless.constraint(json_grammar())
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
+    with pytest.raises(UsageError, match="can be held to a grammar: its tokenizer"):
+        Tokenizer(words, TextRules(bos_id=None, eos_ids=[1], add_bos=False)).constraint(json_grammar())
     tokenizer = tokenizer_of(byte_level())
     minus_all = tuple((token, -np.inf) for token in range(tokenizer.size))
     wanted = asked(PERSON, 0, 0.0, sampling=SamplingParams(logit_bias=minus_all))
