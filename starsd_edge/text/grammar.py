@@ -1,4 +1,4 @@
-"""Answers held to a grammar: JSON, JSON of a schema.
+"""Answers held to a grammar: JSON, JSON of a schema, or text with JSON in it.
 
 A grammar forbids tokens; among those it allows, the target chooses as always, by its own distribution and the coin of
 the position. What is allowed depends on the text alone, so an answer with a grammar is the same with and without
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from starsd_edge.speculation.tree import ROOT, DraftTree
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+_KEPT_GRAMMARS = 4
+"""Compiled ones: that of a request serves all its choices, and requests that say the same."""
 _LONGEST_SCHEMA = 128 * 1024
 """Most characters of a schema: more is refused before it is parsed."""
 _LIMITS = {
@@ -37,6 +40,9 @@ _LIMITS = {
 """Bounds of the parser, below its own: a schema comes from whoever may ask. 50,000 states take about 100 MB at most."""
 _WHITESPACE = r"[ \n\r\t]{1,32}"
 """Space between two tokens of JSON. Without a bound a model may write line ends until its answer is full."""
+_DEAD_ENDS = ("NoExtension", "NoExtensionBias")
+"""What the parser says of a grammar that no text fits."""
+_JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
 
 
 @dataclass(frozen=True)
@@ -61,25 +67,38 @@ def json_grammar(schema: Mapping[str, Any] | bool | None = None) -> Grammar:
     Raises:
         UsageError: the schema is not one, or uses what cannot be held to, or llguidance is not installed.
     """
-    matcher = _library().LLMatcher
     what = "JSON object" if schema is None else "JSON schema"
+    written = _written({"type": "object"} if schema is None else _as_object(schema))
     try:
-        written = json.dumps({"type": "object"} if schema is None else schema, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the JSON schema is not JSON: {error}") from None
-    if len(written) > _LONGEST_SCHEMA:
-        raise UsageError(f"the JSON schema has {len(written)} characters, and at most {_LONGEST_SCHEMA} are read")
-    try:
-        text = matcher.grammar_from_json_schema(
-            written, overrides={"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
-        )
+        text = _library().LLMatcher.grammar_from_json_schema(written, overrides=_JSON_OPTIONS)
     except ValueError as error:
-        raise UsageError(f"the JSON schema cannot be used: {error}") from None
-    grammar = Grammar(text, what)
-    is_wrong, said = matcher.validate_grammar_with_warnings(text, limits=_limits())
-    if is_wrong:
-        raise UsageError(f"the {what} cannot be used: {_first_line(said[0])}")
-    return grammar
+        raise UsageError(f"the JSON schema cannot be used: {_reason(str(error))}") from None
+    return _checked(Grammar(text, what))
+
+
+def json_rule(schema: Mapping[str, Any] | bool) -> str:
+    """JSON that fits a schema, as an expression in the rules of `lark_grammar`.
+
+    Raises:
+        UsageError: the schema is not JSON, or too long.
+    """
+    options = {"x-guidance": _JSON_OPTIONS}
+    return f"%json {_written({**_as_object(schema), **options})}"
+
+
+def lark_grammar(rules: str, what: str) -> Grammar:
+    """A grammar in llguidance's variant of Lark's syntax.
+
+    Args:
+        rules: one of them is named "start".
+        what: what it is called in errors.
+
+    Raises:
+        UsageError: the rules cannot be used, or llguidance is not installed.
+    """
+    if len(rules) > _LONGEST_SCHEMA:
+        raise UsageError(f"the {what} has {len(rules)} characters, and at most {_LONGEST_SCHEMA} are read")
+    return _checked(Grammar(f"%llguidance {{}}\n{rules}", what))
 
 
 def json_grammar_of_file(path: Path) -> Grammar:
@@ -111,7 +130,7 @@ class GrammarTokens:
         eos_ids: tokens that end an answer, allowed where the grammar is complete.
 
     Raises:
-        UsageError: there is no token that ends an answer.
+        UsageError: there is no token that ends an answer, or the parser does not know this kind of tokenizer.
     """
 
     def __init__(self, tokenizer_json: str, size: int, eos_ids: Sequence[int]) -> None:
@@ -120,16 +139,27 @@ class GrammarTokens:
         if not len(self._eos_ids):
             raise UsageError("the model has no end-of-sequence token, so an answer held to a grammar would never end")
         ends = self._eos_ids.tolist()
-        self._tokens: LLTokenizer = _library().LLTokenizer(tokenizer_json, n_vocab=size, eos_token=ends)
+        library = _library()
+        try:
+            self._tokens: LLTokenizer = library.LLTokenizer(tokenizer_json, n_vocab=size, eos_token=ends)
+        except ValueError as error:
+            raise UsageError(f"no answer of this model can be held to a grammar: its tokenizer: {error}") from None
+        self._compiled = lru_cache(_KEPT_GRAMMARS)(self._compile)
 
     def constraint(self, grammar: Grammar) -> GrammarConstraint:
-        """A constraint at the begin of an answer.
+        """A constraint at the begin of an answer. From any thread.
 
         Raises:
             UsageError: the grammar cannot be used with this tokenizer.
         """
-        matcher = _library().LLMatcher(self._tokens, grammar.text, log_level=0, limits=_limits())
-        return GrammarConstraint(matcher, grammar.what, self._size, self._eos_ids)
+        return GrammarConstraint(self._compiled(grammar).deep_copy(), grammar.what, self._size, self._eos_ids)
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        """The parser at the begin of an answer. For a hundred functions it takes 0.1 s, a copy of it nothing."""
+        matcher: LLMatcher = _library().LLMatcher(self._tokens, grammar.text, log_level=0, limits=_limits())
+        first = GrammarConstraint(matcher.deep_copy(), grammar.what, self._size, self._eos_ids)
+        first.allowed([])  # some grammars are found to have no text only here
+        return matcher
 
 
 class GrammarConstraint:
@@ -208,15 +238,43 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise UsageError(f"the {self._what} cannot be used: {_first_line(self._matcher.get_error())}")
+            raise UsageError(f"the {self._what} cannot be used: {_reason(self._matcher.get_error())}")
+
+
+def _as_object(schema: Mapping[str, Any] | bool) -> Mapping[str, Any]:
+    """The schema, as options can be added to it."""
+    return {"allOf": [schema]} if isinstance(schema, bool) else schema
+
+
+def _written(schema: Mapping[str, Any]) -> str:
+    """The text of a schema."""
+    try:
+        written = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the JSON schema is not JSON: {error}") from None
+    if len(written) > _LONGEST_SCHEMA:
+        raise UsageError(f"the JSON schema has {len(written)} characters, and at most {_LONGEST_SCHEMA} are read")
+    return written
+
+
+def _checked(grammar: Grammar) -> Grammar:
+    """The grammar, if the parser takes it."""
+    is_wrong, said = _library().LLMatcher.validate_grammar_with_warnings(grammar.text, limits=_limits())
+    if is_wrong:
+        raise UsageError(f"the {grammar.what} cannot be used: {_reason(said[0])}")
+    return grammar
 
 
 def _limits() -> Any:
     return _library().LLParserLimits(**_LIMITS)
 
 
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "the parser gives no reason"
+def _reason(text: str) -> str:
+    """What the parser says, in one line: its first; the last, too, where the first only leads up to it."""
+    lines = text.strip().splitlines() or ["the parser gives no reason"]
+    if lines[0] in _DEAD_ENDS:
+        return "no text fits it"
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 def _library() -> Any:

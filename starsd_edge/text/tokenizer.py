@@ -95,6 +95,11 @@ class Tokenizer:
         return frozenset(self._rules.eos_ids)
 
     @property
+    def added_tokens(self) -> Mapping[int, str]:
+        """Tokens that stand beside the vocabulary, with their texts; special ones and others."""
+        return self._added
+
+    @property
     def fallback_bytes(self) -> frozenset[int]:
         """Tokens that stand for one byte each and are decoded run by run (byte fallback); empty for byte-level ones."""
         return frozenset(self._byte_of)

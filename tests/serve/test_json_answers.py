@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serve.conftest import ServeEcho
-from tests.support.echo_model import HERMES, knowing
+from tests.support.echo_model import knowing
 from tests.support.scripted_hub import ScriptedHub
 from tests.support.served import Served
 
@@ -56,9 +56,3 @@ def test_json_of_any_kind(echo: Served) -> None:
     body = chat('{"a": [1, 2]}') | {"response_format": {"type": "json_object"}}
     assert json.loads(echo.ask(CHAT, body).body["choices"][0]["message"]["content"]) == {"a": [1, 2]}
     assert echo.ask(CHAT, body | {"response_format": {"type": "text"}}).status == 200
-
-
-def test_tools_and_a_form_do_not_go_together(serve_echo: ServeEcho) -> None:
-    tool = {"type": "function", "function": {"name": "f"}}
-    refused = serve_echo(HERMES).ask(CHAT, chat("a", tools=[tool]))
-    assert (refused.status, refused.error["param"]) == (400, "response_format")

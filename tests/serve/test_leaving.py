@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -84,6 +86,20 @@ def work(engine: HeldEngine, server: Served) -> int:
     return engine.asked - before
 
 
+def ended(server: Served) -> Counter[str]:
+    """Requests by how they ended, as the metrics tell."""
+    lines = server.page("/metrics").data.decode().splitlines()
+    found = (re.fullmatch(r'starsd_requests_total\{outcome="(\w+)"\} (\d+)\.0', line) for line in lines)
+    return Counter({each[1]: int(each[2]) for each in found if each})
+
+
+def tokens(server: Served) -> int:
+    """Tokens of all answers, as the metrics tell."""
+    found = re.search(rb"^starsd_generation_tokens_total (\d+)\.0$", server.page("/metrics").data, re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
 def forgotten(server: Served) -> bool:
     """Whether the server has seen that a client is gone."""
     return server.server.backend.abandoned == 1
@@ -93,15 +109,17 @@ def forgotten(server: Served) -> bool:
 def test_a_client_that_leaves_before_the_first_token_costs_the_pass_at_work_and_no_more(
     server: Served, engine: HeldEngine, stream: bool
 ) -> None:
-    begun = engine.asked
+    begun, before, said = engine.asked, ended(server), tokens(server)
     with asking(server, stream=stream):
         wait_until(lambda: engine.asked == begun + 1)
     wait_until(lambda: forgotten(server))
     assert work(engine, server) == 0
+    wait_until(lambda: ended(server) - before == Counter(left_before_first_token=1))
+    wait_until(lambda: tokens(server) == said + 1)  # which was made, and read by nobody
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_the_answer(server: Served, engine: HeldEngine) -> None:
-    begun = engine.asked
+    begun, before, said = engine.asked, ended(server), tokens(server)
     with asking(server, stream=True) as connection:
         engine.permit(3)
         response = connection.getresponse()
@@ -111,11 +129,13 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_the_answer(server: 
         wait_until(lambda: engine.asked == begun + 4)
     wait_until(lambda: forgotten(server))
     assert work(engine, server) == 0
+    wait_until(lambda: ended(server) - before == Counter(left_after_first_token=1))
+    wait_until(lambda: tokens(server) == said + 4)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_whose_client_has_left_is_never_begun(server: Served, engine: HeldEngine, stream: bool) -> None:
-    begun = engine.asked
+    begun, before, said = engine.asked, ended(server), tokens(server)
     with asking(server, message="ab") as first:
         wait_until(lambda: engine.asked == begun + 1)
         with asking(server, stream=stream):
@@ -123,10 +143,12 @@ def test_a_request_whose_client_has_left_is_never_begun(server: Served, engine: 
         wait_until(lambda: forgotten(server))
         assert work(engine, server) == 2, "the rest of the first: a pass for each of two letters and the end, less one"
         assert json.loads(first.getresponse().read())["choices"][0]["message"]["content"] == "ab"
+    wait_until(lambda: ended(server) - before == Counter(left_before_first_token=1, answered=1))
+    assert tokens(server) == said + 2
 
 
 def test_a_full_queue_says_when_to_come_back_and_what_was_taken_is_answered(server: Served, engine: HeldEngine) -> None:
-    begun = engine.asked
+    begun, before = engine.asked, ended(server)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(server.ask, CHAT, body("ab"))
         wait_until(lambda: engine.asked == begun + 1)
@@ -144,6 +166,7 @@ def test_a_full_queue_says_when_to_come_back_and_what_was_taken_is_answered(serv
         engine.permit(500)
         assert len(server.ask(CHAT, body("x", n=5)).body["choices"]) == 5, "one that is idle takes any number"
         work(engine, server)
+    assert ended(server) - before == Counter(answered=4, queue_full=3)
 
 
 def test_two_requests_are_answered_by_turns(serve_echo: ServeEcho) -> None:

@@ -94,6 +94,32 @@ def test_structured_outputs(client: Any) -> None:
     assert parsed == choice.message.parsed
 
 
+def test_functions_that_are_pydantic_models(serve_echo: ServeEcho) -> None:
+    """Which the client declares strict, and whose arguments it reads by the model."""
+    pytest.importorskip("llguidance")
+    pydantic = pytest.importorskip("pydantic")
+    weather = pydantic.create_model("weather", city=(str, ...), days=(int, ...))
+    client = openai.OpenAI(base_url=serve_echo(HERMES, context=256).url, api_key="none", max_retries=0)
+    tools = [openai.pydantic_function_tool(weather)]
+    asked = ASKED | {"messages": [{"role": "user", "content": CALL.replace('"}}', '", "days": 3}}')}], "tools": tools}
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice in ("auto", "required", named):
+        parsed = client.chat.completions.parse(tool_choice=choice, parallel_tool_calls=False, **asked)
+        (call,) = parsed.choices[0].message.tool_calls
+        assert call.function.parsed_arguments == weather(city="Ulm", days=3)
+        with client.chat.completions.stream(tool_choice=choice, parallel_tool_calls=False, **asked) as helper:
+            (streamed,) = helper.get_final_completion().choices[0].message.tool_calls
+        assert streamed.function.parsed_arguments == call.function.parsed_arguments
+    response = client.responses.parse(
+        model="small",
+        temperature=0,
+        input=asked["messages"][0]["content"],
+        tools=[openai.pydantic_function_tool(weather)["function"] | {"type": "function"}],
+        tool_choice={"type": "function", "name": "weather"},
+    )
+    assert response.output[0].parsed_arguments == {"city": "Ulm", "days": 3}
+
+
 def test_without_waiting(echo: Served) -> None:
     async def several() -> list[str]:
         async with openai.AsyncOpenAI(base_url=echo.url, api_key="none", max_retries=0) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.support.echo_model import HERMES
 from tests.support.served import Served
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Ulm"}}</tool_call>'
+WEATHER = CALL.replace("weather", "Weather")
 SAID = "naïve 🙂"
 
 
@@ -52,9 +53,20 @@ def test_langchain(echo: Served, serve_echo: ServeEcho) -> None:
         gathered = chunk if gathered is None else gathered + chunk
     assert gathered is not None
     assert [(each["name"], each["args"]) for each in gathered.tool_calls] == [("weather", {"city": "Ulm"})]
+    forced = chat(base_url=serve_echo(HERMES, context=256).url, **options)
+    for choice in ("any", "weather"):
+        (call,) = forced.bind_tools([weather], tool_choice=choice, strict=True).invoke(CALL).tool_calls
+        assert (call["name"], call["args"]) == ("weather", {"city": "Ulm"})
+    assert forced.with_structured_output(Weather, method="function_calling").invoke(WEATHER) == {"city": "Ulm"}
     responses = chat(base_url=echo.url, use_responses_api=True, **options)
     assert responses.invoke(SAID).text == SAID
     assert "".join(chunk.text for chunk in responses.stream(SAID)) == SAID
+
+
+class Weather(TypedDict):
+    """The weather of a city."""
+
+    city: str
 
 
 def weather(city: str) -> str:

@@ -55,6 +55,12 @@ EVERYWHERE: list[tuple[str | None, dict[str, Any]]] = [
     ("logit_bias", {"logit_bias": {"x": 1}}),
     ("logit_bias", {"logit_bias": {"5": 101}}),
     ("logit_bias", {"logit_bias": {"260": 1}}),
+    ("logit_bias", {"logit_bias": {"5": "x"}}),
+    ("logit_bias", {"logit_bias": {"5": 1, "05": 2}}),
+    ("stop", {"stop": 5}),
+    ("stop[1]", {"stop": ["a", 5]}),
+    ("temperature", {"temperature": 10**400}),
+    ("tool_choice", {"tool_choice": 5}),
     ("logit_bias", {"logit_bias": {"-1": 1}}),
     ("min_tokens", {"min_tokens": -1}),
     ("seed", {"seed": 1.5}),
@@ -65,7 +71,6 @@ EVERYWHERE: list[tuple[str | None, dict[str, Any]]] = [
     ("stream", {"stream": "yes"}),
     ("store", {"store": True}),
     ("service_tier", {"service_tier": "flex"}),
-    ("parallel_tool_calls", {"parallel_tool_calls": False}),
 ]
 ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (CHAT, "messages", {"messages": []}),
@@ -97,11 +102,17 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (CHAT, "response_format", form({"type": "nothing"})),
     (CHAT, "response_format", form({"$ref": "http://elsewhere.example/schema"})),
+    (CHAT, "response_format", form({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})),
+    (CHAT, "response_format", form(False)),
+    (CHAT, "response_format.json_schema.schema", form([])),
+    (CHAT, "response_format", {"response_format": "json"}),
+    (CHAT, "n", {"n": 10**30}),
+    (CHAT, "n", {"n": "2"}),
     (CHAT, "ignore_eos", form({"type": "object"}) | {"ignore_eos": True}),
     (CHAT, "tool_choice", {"tool_choice": "required"}),
     (CHAT, "tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
     (CHAT, "tools[0].type", {"tools": [{"type": "web_search"}]}),
-    (CHAT, "tools[0].function.strict", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}),
+    (CHAT, "tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
     (CHAT, "functions", {"functions": [{"name": "f"}]}),
     (CHAT, "modalities", {"modalities": ["text", "audio"]}),
     (CHAT, "reasoning_effort", {"reasoning_effort": "high"}),
@@ -116,6 +127,7 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (COMPLETION, "n", {"prompt": ["a"] * 9, "n": 2}),
     (COMPLETION, "logprobs", {"logprobs": 21}),
     (COMPLETION, "logprobs", {"logprobs": True}),
+    (COMPLETION, "parallel_tool_calls", {"parallel_tool_calls": False}),
     (COMPLETION, "echo", {"echo": True}),
     (COMPLETION, "suffix", {"suffix": "end"}),
     (COMPLETION, "best_of", {"best_of": 3}),
@@ -135,6 +147,8 @@ ONLY: list[tuple[str, str, dict[str, Any]]] = [
     (RESPONSE, "include[0]", {"include": ["reasoning.encrypted_content"]}),
     (RESPONSE, "tools[0].type", {"tools": [{"type": "web_search", "name": "x"}]}),
     (RESPONSE, "n", {"n": 2}),
+    (RESPONSE, "metadata", {"metadata": {"a": 5}}),
+    (RESPONSE, "text.format", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"pattern": "("}}}}),
 ]
 
 
@@ -165,7 +179,7 @@ def test_null_is_not_given_and_what_changes_no_answer_is_taken(echo: Served, pat
     fields = {"temperature", "stop", "seed", "logit_bias", "top_p", "user", "tools", "reasoning_effort", "nonsense"}
     assert echo.ask(path, GOOD[path] | dict.fromkeys(fields)).status == 200
     neutral = {name: values[0] for name, values in NEUTRAL.items()}
-    assert echo.ask(path, body | neutral | dict.fromkeys(HARMLESS, "x")).status == 200
+    assert echo.ask(path, body | neutral | dict.fromkeys(HARMLESS, "x") | {"metadata": {"a": "b"}}).status == 200
     assert echo.ask(path, body | {"seed": -5, "top_k": -1}).status == 200
 
 
@@ -190,6 +204,8 @@ def test_a_prompt_longer_than_the_context_is_told_from_other_mistakes(echo: Serv
 def test_what_no_route_takes_is_an_error_in_the_same_shape(echo: Served) -> None:
     assert (echo.page("/v1/embeddings").status, echo.page(CHAT).status) == (404, 405)
     assert echo.page("/v1/embeddings").error["type"] == "not_found_error"
+    assert echo.page(CHAT).headers["allow"] == "POST"
+    assert echo.ask("/chat/completions", GOOD[CHAT]).error["message"].endswith("did you mean /v1/chat/completions?")
     assert echo.page("/v1/models/other").error["code"] == "model_not_found"
     assert echo.page("/v1/models/small").body["id"] == "small"
 

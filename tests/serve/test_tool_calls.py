@@ -33,6 +33,18 @@ GOOD: list[tuple[ToolForm, str, list[Part]]] = [
     ),
     (ToolForm.HERMES, '<tool_call>{"name": "clock"}</tool_call> and more', [CLOCK, " and more"]),
     (ToolForm.HERMES, '<tool_call>{"name": "clock", "arguments": "{}"}</tool_call>', [CLOCK]),
+    (
+        ToolForm.HERMES,
+        '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>\\""}}</tool_call> x',
+        [Call("f", '{"a": "</tool_call>\\""}'), " x"],
+    ),
+    (
+        ToolForm.HERMES,
+        '<tool_call>{"a": "}</tool_call>\n<tool_call>{"name": "clock"}</tool_call>',
+        ['<tool_call>{"a": "}</tool_call>', CLOCK],
+    ),
+    (ToolForm.HERMES, '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>', [Call("f", '{"a": "?"}')]),
+    (ToolForm.LLAMA, '{"name": "clock", "parameters": { "a":1E5 } }', [Call("clock", '{ "a":1E5 }')]),
     (ToolForm.MISTRAL, 'So: [TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Ulm"}}]', ["So:", WEATHER]),
     (
         ToolForm.MISTRAL,
@@ -52,6 +64,8 @@ TEXT: list[tuple[ToolForm, str]] = [
     (ToolForm.HERMES, "before \n<tool_call>{not JSON}</tool_call> after"),
     (ToolForm.HERMES, 'cut off \n<tool_call>{"name": "weather", "argu'),
     (ToolForm.HERMES, '<tool_call>["name"]</tool_call>'),
+    (ToolForm.HERMES, '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>'),
+    (ToolForm.HERMES, '<tool_call>"</tool_call>' * 3),
     (ToolForm.HERMES, '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
     (ToolForm.MISTRAL, "no call \n"),
     (ToolForm.MISTRAL, "some [TOOL_CALLS] text"),

@@ -26,7 +26,11 @@ from starsd_edge.text.grammar import Grammar, json_grammar, json_grammar_of_file
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.decoder import Answer, Request, decode
 from starsd_jetson.drafting import DraftSource, NgramDrafts, NoDrafts
+from starsd_jetson.serve.answer_form import Tools, call_grammar
+from starsd_jetson.serve.schema import Function
+from starsd_jetson.serve.tool_calls import ToolForm
 from tests.support.draft_sources import half_knowing, knowing
+from tests.support.echo_model import ASSISTANT, EOS, USER, EchoEngine, byte_tokenizer
 from tests.support.prefix_engine import PrefixEngine
 from tests.support.reference_sampling import reference_token
 from tests.support.small_tokenizers import byte_fallback, byte_level, metaspace
@@ -127,6 +131,34 @@ def test_an_answer_fits_its_schema_and_is_the_one_without_drafts(name: str, temp
     assert grammar_rounds > 0
 
 
+@pytest.mark.parametrize("form", ToolForm)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_calls_in_a_text_are_those_without_drafts(form: ToolForm, temperature: float) -> None:
+    """Drafts end in the middle of a mark and behind it, and parsers go back over both."""
+    tokenizer = byte_tokenizer()
+    function = Function("f", parameters={"properties": {"a": {"enum": ["x</tool_call>", "y"]}}}, strict=True)
+    tools = Tools(form, [(0, function)], "tools[{}]")
+    call = {ToolForm.HERMES: "<tool_call>{}</tool_call>", ToolForm.MISTRAL: "[TOOL_CALLS][{}]", ToolForm.LLAMA: "{}"}
+    key = "parameters" if form is ToolForm.LLAMA else "arguments"
+    written = call[form].replace("{}", f'{{"name": "f", "{key}": {{"a": "x</tool_call>"}}}}')
+    lead = "" if form is ToolForm.LLAMA else "\N{SNOWMAN} <tool "
+    calls = 0
+    for message, seed in ((f"{lead}{written}", 1), (f"{lead}{written.replace('x<', 'z<')}", 2), ("plain", 3)):
+        prompt = (USER, *tokenizer.encode(message), ASSISTANT)
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        wanted = Request(prompt, sampling, 120, 250, DraftShape(12, 6, 3), grammar=call_grammar(tools, tokenizer))
+        expected = by_definition(EchoEngine(250), tokenizer, wanted)
+
+        def follow(text: Sequence[int], prompt: Sequence[int] = prompt, expected: list[int] = expected) -> int:
+            at = len(text) - len(prompt)
+            return expected[at] if at < len(expected) else EOS
+
+        for source in (NoDrafts(), NgramDrafts(), knowing(follow), half_knowing(follow, seed, tokenizer.size)):
+            assert list(answered(EchoEngine(250), tokenizer, wanted, source).token_ids) == expected
+        calls += tokenizer.decode(expected).count(f'"{key}"')
+    assert calls >= 2 or temperature
+
+
 def test_what_the_grammar_forces_is_drafted_without_a_hub() -> None:
     tokenizer = tokenizer_of(byte_level())
     wanted = asked({"const": "The hub drafts, the target verifies."}, 1, 0.0)
@@ -158,6 +190,19 @@ def test_draft_tokens_that_the_grammar_forbids_are_not_verified() -> None:
     assert not constraint.allowed(whole[:-1])[end]
 
 
+def test_answers_of_one_grammar_do_not_touch_each_other() -> None:
+    tokenizer = tokenizer_of(byte_level())
+    words = ["the hub", "the target"]
+    first, second = (tokenizer.constraint(json_grammar({"enum": words})) for _ in range(2))
+    for constraint, word in ((first, words[0]), (second, words[1])):
+        constraint.append(tokenizer.encode('"'))
+        *begin, end = tokenizer.encode(word)
+        constraint.append(begin)
+        assert constraint.allowed([])[end]
+    third = tokenizer.constraint(json_grammar({"enum": words}))
+    assert third.allowed([]).sum() == 1, "a quotation mark"
+
+
 def test_other_rules_of_sampling_apply_to_what_is_allowed() -> None:
     tokenizer = tokenizer_of(byte_level())
     digits = {"type": "string", "pattern": "^[0-9]{30}$"}
@@ -181,11 +226,14 @@ def test_other_rules_of_sampling_apply_to_what_is_allowed() -> None:
         ({"type": "string", "pattern": "(?=a)b"}, "the JSON schema cannot be used"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"not": {}}, "not"),
+        ({"type": "string", "pattern": "("}, "regex parse error: error: unclosed group"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "no text fits it"),
+        (False, "Unsatisfiable schema"),
         ({"const": float("nan")}, "the JSON schema is not JSON"),
         ({"const": "x" * 300_000}, "at most 131072 are read"),
     ],
 )
-def test_a_schema_that_cannot_be_held_to_is_refused(schema: dict[str, Any], says: str) -> None:
+def test_a_schema_that_cannot_be_held_to_is_refused(schema: dict[str, Any] | bool, says: str) -> None:
     with pytest.raises(UsageError, match=r"JSON schema") as refused:
         tokenizer_of(byte_level()).constraint(json_grammar(schema))
     assert says in str(refused.value)
@@ -198,6 +246,9 @@ def test_what_does_not_go_together_is_refused() -> None:
     endless = Tokenizer(byte_level(), TextRules(bos_id=None, eos_ids=[], add_bos=False))
     with pytest.raises(UsageError, match="would never end"):
         endless.constraint(json_grammar())
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
+    with pytest.raises(UsageError, match="can be held to a grammar: its tokenizer"):
+        Tokenizer(words, TextRules(bos_id=None, eos_ids=[1], add_bos=False)).constraint(json_grammar())
     tokenizer = tokenizer_of(byte_level())
     minus_all = tuple((token, -np.inf) for token in range(tokenizer.size))
     wanted = asked(PERSON, 0, 0.0, sampling=SamplingParams(logit_bias=minus_all))
@@ -213,6 +264,8 @@ def test_any_json_object() -> None:
     assert not constraint.allowed([])[tokenizer.encode("[")[0]]
     constraint.append(tokenizer.encode('{"a": [1, {"b": null}]'))
     assert constraint.allowed(tokenizer.encode("}"))[min(tokenizer.eos_ids)]
+    for anything in (True, {}):
+        assert tokenizer.constraint(json_grammar(anything)).allowed([])[tokenizer.encode("[")[0]]
 
 
 def test_a_hub_of_any_kind_is_asked_as_before() -> None:

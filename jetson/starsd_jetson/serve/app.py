@@ -31,7 +31,16 @@ from starsd_jetson.serve.backend import Backend, Job, JobCancelledError
 from starsd_jetson.serve.chat import ChatWriter, Chunk, CompletionWriter, Head, Writer
 from starsd_jetson.serve.choices import Choices
 from starsd_jetson.serve.door import REQUEST_ID, Door, DoorRules, RequestIds
-from starsd_jetson.serve.metrics import CONTENT_TYPE, ServeMetrics
+from starsd_jetson.serve.metrics import (
+    ANSWERED,
+    CONTENT_TYPE,
+    FAILED,
+    QUEUE_FULL,
+    REFUSED,
+    STOPPED,
+    RequestWatch,
+    ServeMetrics,
+)
 from starsd_jetson.serve.prepare import Prepared, Preparer
 from starsd_jetson.serve.responses import ResponseWriter
 from starsd_jetson.serve.schema import ApiError, ChatBody, CompletionBody, ResponsesBody, parse_body
@@ -46,6 +55,7 @@ _LONGEST_LENGTH = 15
 """Digits of a length that are worth reading."""
 _CLIENT_LEFT = 499
 """Status, in the log, of a response that nobody reads."""
+_MODEL_PATH = "/v1/models/"
 _SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _DONE = b"data: [DONE]\n\n"
 _KEEPALIVE = b": waiting\n\n"
@@ -112,36 +122,40 @@ class Api:
         self._new_id = new_id
         self._now = now
         self._clock = clock
+        self._routes = self._all_routes()
+        self._paths = {route.path.replace(":path", "") for route in self._routes}
 
     def routes(self) -> list[Route]:
         """All there are."""
+        return self._routes
+
+    def _all_routes(self) -> list[Route]:
         return [
             self._post("/v1/chat/completions", Kind(self._chat)),
             self._post("/v1/completions", Kind(self._completion)),
             self._post("/v1/responses", Kind(self._response, is_named=True)),
             Route("/v1/models", self._models),
-            Route("/v1/models/{name:path}", self._one_model),
+            Route(f"{_MODEL_PATH}{{name:path}}", self._one_model),
             Route("/health", self._health),
             Route("/metrics", self._metrics_page),
         ]
 
     def _post(self, path: str, kind: Kind) -> Route:
         async def endpoint(request: Request) -> Response:
+            watch = RequestWatch(self._metrics, self._clock)
             try:
-                response = await self._respond(request, kind)
-            except ApiError as error:
-                response = error_response(error)
+                return await self._respond(request, kind, watch)
             except ClientDisconnect:
-                response = Response(status_code=_CLIENT_LEFT)
-            except Exception as error:  # of ours, or of the engine: told without its text
-                response = error_response(_failure(error))
-            self._metrics.responded(path, response.status_code)
-            return response
+                watch.left()
+                return Response(status_code=_CLIENT_LEFT)
+            except Exception as error:  # those of ours and of the engine are told without their text
+                told = error if isinstance(error, ApiError) else _failure(error)
+                watch.end(_outcome(told))
+                return error_response(told)
 
         return Route(path, endpoint, methods=["POST"])
 
-    async def _respond(self, request: Request, kind: Kind) -> Response:
-        began = self._clock()
+    async def _respond(self, request: Request, kind: Kind, watch: RequestWatch) -> Response:
         data = await _read_body(request)
         prepared, writer = await asyncio.to_thread(kind.prepare, data)
         try:
@@ -153,40 +167,40 @@ class Api:
                 code="queue_full",
                 headers={"Retry-After": str(error.retry_after_s)},
             ) from None
-        left = asyncio.create_task(_cancel_when_left(request, job))
-        chunks = self._chunks(job, writer, began)
+        left = asyncio.create_task(_cancel_when_left(request, job, watch))
+        chunks = self._chunks(job, writer, watch)
         if prepared.stream:
-            return StreamingResponse(_stream(chunks, kind, job, left), headers=_SSE, media_type="text/event-stream")
+            events = _stream(chunks, kind, job, left, watch)
+            return StreamingResponse(events, headers=_SSE, media_type="text/event-stream")
         try:
             async for _ in chunks:
                 pass
         except JobCancelledError:
-            return Response(status_code=_CLIENT_LEFT) if left.done() else error_response(_stopping())
+            raise (ClientDisconnect() if left.done() else _stopping()) from None
         finally:
             job.cancel()
             left.cancel()
         return _json(writer.whole())
 
-    async def _chunks(self, job: Job, writer: Writer, began: float) -> AsyncIterator[Chunk | None]:
+    async def _chunks(self, job: Job, writer: Writer, watch: RequestWatch) -> AsyncIterator[Chunk | None]:
         """The chunks of a response; None where nothing came for a while."""
         for chunk in writer.begin():
             yield chunk
-        choices, is_first = writer.choices, True
+        choices = writer.choices
         while not choices.is_done:
             try:
                 number, event = await asyncio.wait_for(job.next(), KEEPALIVE_S)
             except asyncio.TimeoutError:
                 yield None
                 continue
-            if is_first:
-                self._metrics.first_token(self._clock() - began)
-                is_first = False
-            for chunk in writer.take(number, event):
+            watch.token()
+            following = writer.take(number, event)
+            if choices.is_done:
+                watch.end(ANSWERED)
+                for choice in choices.all:
+                    self._metrics.finished(choice.finish_reason or "")
+            for chunk in following:
                 yield chunk
-        self._metrics.done(self._clock() - began)
-        for choice in choices.all:
-            if choice.answer is not None:
-                self._metrics.answered(choice.answer, choice.finish_reason or "")
 
     def _chat(self, data: bytes) -> tuple[Prepared, Writer]:
         prepared = self._preparer.chat(parse_body(data, ChatBody))
@@ -237,6 +251,12 @@ class Api:
     async def _metrics_page(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
+    def responded(self, path: str, status: int) -> None:
+        """A response to this path has begun."""
+        if path.startswith(_MODEL_PATH):
+            path = f"{_MODEL_PATH}{{name}}"
+        self._metrics.responded(path if path in self._paths else "other", status)
+
 
 def build_app(api: Api, rules: DoorRules, closing: Callable[[], None] = lambda: None) -> Starlette:
     """The application.
@@ -250,7 +270,7 @@ def build_app(api: Api, rules: DoorRules, closing: Callable[[], None] = lambda: 
         yield
         await asyncio.to_thread(closing)
 
-    middleware = [Middleware(RequestIds)]
+    middleware = [Middleware(RequestIds, responded=api.responded)]
     if rules.origins:
         middleware.append(
             Middleware(
@@ -281,9 +301,21 @@ def _json(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | N
 
 async def _refused(request: Request, error: Exception) -> Response:
     """What no route takes."""
-    status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
-    line = f"{request.method} {request.url.path[:200]}: {status.phrase.lower()}"
-    return error_response(ApiError(line, status=status))
+    known = error if isinstance(error, HTTPException) else HTTPException(HTTPStatus.NOT_FOUND)
+    status, path = HTTPStatus(known.status_code), request.url.path[:200]
+    line = f"{request.method} {path}: {status.phrase.lower()}"
+    if any(route.path == f"/v1{path}" for route in request.app.routes):
+        line += f": did you mean /v1{path}?"
+    return error_response(ApiError(line, status=status, headers=known.headers))
+
+
+def _outcome(error: ApiError) -> str:
+    """How a request that was told this has ended."""
+    if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+        return QUEUE_FULL
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return STOPPED
+    return FAILED if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else REFUSED
 
 
 def _stopping() -> ApiError:
@@ -319,15 +351,16 @@ async def _read_body(request: Request) -> bytes:
     return bytes(data)
 
 
-async def _cancel_when_left(request: Request, job: Job) -> None:
+async def _cancel_when_left(request: Request, job: Job, watch: RequestWatch) -> None:
     """Cancel the work for a client that has gone, whether or not anything was sent to it."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    watch.left()
     job.cancel()
 
 
 async def _stream(
-    chunks: AsyncIterator[Chunk | None], kind: Kind, job: Job, left: asyncio.Task[None]
+    chunks: AsyncIterator[Chunk | None], kind: Kind, job: Job, left: asyncio.Task[None], watch: RequestWatch
 ) -> AsyncIterator[bytes]:
     """Chunks as server-sent events."""
     try:
@@ -337,10 +370,14 @@ async def _stream(
             yield _DONE
     except JobCancelledError:
         if not left.done():
+            watch.end(STOPPED)
             yield _failed_event(_stopping(), kind)
     except Exception as error:  # the status is sent already
-        yield _failed_event(_failure(error), kind)
+        failure = _failure(error)
+        watch.end(_outcome(failure))
+        yield _failed_event(failure, kind)
     finally:
+        watch.left()  # where nothing else was the end
         job.cancel()
         left.cancel()
 

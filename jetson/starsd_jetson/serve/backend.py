@@ -57,11 +57,17 @@ class Backend(Protocol):
 class _Answers:
     """A job of `TargetBackend`: the answers of all its requests in one queue, which the event loop reads."""
 
-    def __init__(self, streams: Sequence[AnswerStream], on_end: Callable[[_Answers], None]) -> None:
+    def __init__(
+        self,
+        streams: Sequence[AnswerStream],
+        on_answer: Callable[[Answer], None],
+        on_end: Callable[[_Answers], None],
+    ) -> None:
         self.is_cancelled = False
         self._streams = streams
         self._events: asyncio.Queue[tuple[int, Event | Exception]] = asyncio.Queue()
         self._left = len(streams)
+        self._on_answer = on_answer
         self._on_end = on_end
         self._readers = [asyncio.create_task(self._read(number, each)) for number, each in enumerate(streams)]
 
@@ -83,7 +89,9 @@ class _Answers:
         try:
             async for piece in stream:
                 self._events.put_nowait((number, piece))
-            self._events.put_nowait((number, await stream.aresult()))
+            answer = await stream.aresult()
+            self._on_answer(answer)
+            self._events.put_nowait((number, answer))
         except Exception as error:  # whatever an engine can raise: other requests are answered all the same
             self._events.put_nowait((number, error))
         finally:
@@ -93,9 +101,14 @@ class _Answers:
 
 
 class TargetBackend:
-    """The backend of one target, which works at several requests by turns."""
+    """The backend of one target, which works at several requests by turns.
+
+    Attributes:
+        on_answer: called on the event loop with each answer that has ended, also one that nobody waits for.
+    """
 
     def __init__(self, requests: Requests) -> None:
+        self.on_answer: Callable[[Answer], None] = lambda answer: None
         self._requests = requests
         self._jobs: set[_Answers] = set()
 
@@ -116,7 +129,7 @@ class TargetBackend:
 
     def submit(self, requests: Sequence[Request]) -> Job:
         """See `Backend`. One that is idle takes a request of any number of choices."""
-        job = _Answers(self._requests.submit_all(requests), self._jobs.discard)
+        job = _Answers(self._requests.submit_all(requests), self.on_answer, self._jobs.discard)
         self._jobs.add(job)
         return job
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -79,10 +79,15 @@ def request_id(headers: Headers) -> str:
 
 
 class RequestIds:
-    """Middleware that names each request, to its client and in the log."""
+    """Middleware that names each request, to its client and in the log.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        responded: called with the path and the status of each response.
+    """
+
+    def __init__(self, app: ASGIApp, responded: Callable[[str, int], None]) -> None:
         self._app = app
+        self._responded = responded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -97,6 +102,7 @@ class RequestIds:
                 path = printable(scope["path"][:_SHOWN])
                 level = logging.DEBUG if scope["path"] in _POLLED else logging.INFO
                 log.log(level, "%s %s %s: %d", name, scope["method"], path, message["status"])
+                self._responded(scope["path"], message["status"])
             await send(message)
 
         await self._app(scope, receive, named)

@@ -15,10 +15,10 @@ from typing import Any
 from starsd_edge.errors import UsageError
 from starsd_edge.speculation.penalties import Penalties
 from starsd_edge.speculation.sampling import SamplingParams
-from starsd_edge.text.grammar import Grammar, json_grammar
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.answers import Request
 from starsd_jetson.api import OpenTarget
+from starsd_jetson.serve.answer_form import Tools, form_asked_for, hold, template_tool, tools_of
 from starsd_jetson.serve.schema import (
     MAX_CHOICES,
     MAX_STOPS,
@@ -34,7 +34,6 @@ from starsd_jetson.serve.schema import (
     Sampling,
     convert,
 )
-from starsd_jetson.serve.tool_calls import ToolCallReader, ToolForm, form_of
 
 COMPLETION_TOKENS = 16
 """Most tokens of a completion whose request names no number, as OpenAI's API has it. Chats go on to the end of the
@@ -43,22 +42,6 @@ context.
 _MODULUS = 1 << 64
 """Seeds of clients may be negative."""
 _DEFAULT_TEMPERATURE = 1.0
-
-
-@dataclass(frozen=True)
-class Tools:
-    """How the calls in an answer are read.
-
-    Attributes:
-        names: of the functions that may be called.
-    """
-
-    form: ToolForm
-    names: frozenset[str]
-
-    def reader(self) -> ToolCallReader:
-        """A reader for one answer."""
-        return self.form.reader(self.names)
 
 
 @dataclass(frozen=True)
@@ -106,21 +89,20 @@ class Preparer:
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError("top_logprobs needs logprobs: true", "top_logprobs")
         top = _checked_top("top_logprobs", body.top_logprobs or 0) if body.logprobs else None
-        functions = [_function(tool.function, f"tools[{i}].function") for i, tool in enumerate(body.tools or ())]
-        tools, shown = self._tools(functions, body.tool_choice)
+        tools = tools_of(body, self._tokenizer)
         messages = [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
+        functions = [template_tool(tool.function) for tool in body.tools or ()]
         prompt = self._chat_prompt(messages, functions if tools else None, "messages")
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise ApiError("give max_completion_tokens or max_tokens, not both", "max_tokens")
         name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
         limit = body.max_tokens if body.max_tokens is not None else body.max_completion_tokens
-        grammar = None
-        if body.response_format is not None:
-            form, param = body.response_format, "response_format"
-            schema = None if form.json_schema is None else form.json_schema.schema
-            grammar = self._grammar(form.type, schema, param, body.ignore_eos, has_tools=tools is not None)
+        form, asked = None, body.response_format
+        if asked is not None:
+            schema = None if asked.json_schema is None else asked.json_schema.schema
+            form = form_asked_for(asked.type, schema, "response_format")
         request = self._request(body, prompt, (name, limit), "messages")
-        request = replace(request, logprobs=top, shown=shown, grammar=grammar)
+        request, tools = hold(replace(request, logprobs=top, shown=self._shown(tools)), tools, form, self._tokenizer)
         return Prepared(
             _choices(request, body.n),
             stream=body.stream,
@@ -161,52 +143,19 @@ class Preparer:
             )
         asked = bool(body.include) or body.top_logprobs is not None
         top = _checked_top("top_logprobs", body.top_logprobs or 0) if asked else None
-        functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())]
-        tools, shown = self._tools(functions, body.tool_choice)
+        tools = tools_of(body, self._tokenizer)
+        functions = [template_tool(tool) for tool in body.tools or ()]
         prompt = self._chat_prompt(_input_messages(body), functions if tools else None, "input")
         request = self._request(body, prompt, ("max_output_tokens", body.max_output_tokens), "input")
-        grammar = None
-        if body.text is not None and body.text.format is not None:
-            form, param = body.text.format, "text.format"
-            grammar = self._grammar(form.type, form.schema, param, body.ignore_eos, has_tools=tools is not None)
-        request = replace(request, logprobs=top, shown=shown, grammar=grammar)
+        asked_form = None if body.text is None else body.text.format
+        form = None if asked_form is None else form_asked_for(asked_form.type, asked_form.schema, "text.format")
+        request, tools = hold(replace(request, logprobs=top, shown=self._shown(tools)), tools, form, self._tokenizer)
         return Prepared((request,), stream=body.stream, tools=tools)
 
-    def _grammar(
-        self, kind: str, schema: Mapping[str, Any] | bool | None, param: str, ignore_eos: bool, *, has_tools: bool
-    ) -> Grammar | None:
-        """What an answer is held to; None for any text."""
-        if (schema is not None) != (kind == "json_schema"):
-            raise ApiError(f"{param} of type json_schema needs a schema, and no other has one", param)
-        if kind == "text":
-            return None
-        if has_tools:
-            raise ApiError(f"{param} of type {kind} and tools do not go together: leave one of them out", param)
-        if ignore_eos:
-            raise ApiError("an answer held to a form ends with it: leave ignore_eos out", "ignore_eos")
-        try:
-            grammar = json_grammar(schema)
-            self._tokenizer.constraint(grammar)  # so that what cannot be used is known now
-        except UsageError as error:
-            raise ApiError(str(error), param) from None
-        return grammar
-
-    def _tools(self, functions: Sequence[Mapping[str, Any]], choice: Any) -> tuple[Tools | None, frozenset[int]]:
-        """How calls are read, and the special tokens that have to be read for it."""
-        if choice not in ("auto", "none"):
-            raise ApiError(
-                'tool_choice must be "auto" or "none": the model cannot be made to call a function', "tool_choice"
-            )
-        if not functions or choice == "none":
-            return None, frozenset()
-        chat = self._tokenizer.chat
-        form = form_of(chat.source) if chat is not None and chat.takes_tools else None
-        if form is None:
-            raise ApiError("this model's chat template has no tools, or in a form that is not read here", "tools")
-        names = frozenset(str(each["function"]["name"]) for each in functions)
-        ids = (self._tokenizer.id_of(mark) for mark in form.marks)
-        shown = frozenset(token for token in ids if token is not None and self._tokenizer.is_silent(token))
-        return Tools(form, names), shown
+    def _shown(self, tools: Tools | None) -> frozenset[int]:
+        """The special tokens that have to be read as text."""
+        ids = (self._tokenizer.id_of(mark) for mark in (() if tools is None else tools.form.marks))
+        return frozenset(token for token in ids if token is not None and self._tokenizer.is_silent(token))
 
     def _chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None, param: str
@@ -334,15 +283,6 @@ def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         if not (token.isascii() and token.isdecimal()):
             raise ApiError(f"logit_bias takes token ids, and {token!r} is none", "logit_bias")
     return tuple((int(token), bias) for token, bias in given.items())
-
-
-def _function(function: Any, param: str) -> Mapping[str, Any]:
-    """A function as chat templates take it."""
-    if function.strict:
-        raise ApiError("strict functions are not supported: leave strict out", f"{param}.strict")
-    fields = {"name": function.name, "description": function.description, "parameters": function.parameters}
-    given = {name: value for name, value in fields.items() if value is not None}
-    return {"type": "function", "function": given}
 
 
 def _message(message: Message, param: str) -> Mapping[str, Any]:

@@ -25,7 +25,6 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "echo": (False,),
     "include": ([],),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -156,6 +155,30 @@ class ResponseTool(Function, kw_only=True):
     type: Literal["function"]
 
 
+class FunctionName(Strict):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Strict, kw_only=True):
+    """The function that a chat must call."""
+
+    function: FunctionName
+    type: Literal["function"]
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.function.name
+
+
+class NamedFunction(FunctionName, kw_only=True):
+    """The function that a response must call."""
+
+    type: Literal["function"]
+
+
 class ResponseMessage(Strict, kw_only=True):
     """A message in the input of the Responses API."""
 
@@ -228,6 +251,7 @@ class StreamOptions(Strict):
 
 
 Stops: TypeAlias = str | list[str]
+ToolMode: TypeAlias = Literal["auto", "none", "required"]
 TokenIds: TypeAlias = list[int]
 
 
@@ -263,7 +287,8 @@ class ChatBody(Sampling, kw_only=True):
     top_logprobs: int | None = None
     stream_options: StreamOptions | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] = "auto"
+    tool_choice: ToolMode | NamedTool = "auto"
+    parallel_tool_calls: bool = True
     response_format: ResponseFormat | None = None
     return_token_ids: bool = False
 
@@ -289,8 +314,11 @@ class ResponsesBody(Sampling, kw_only=True):
     top_logprobs: int | None = None
     stream_options: StreamOptions | None = None
     text: ResponseText | None = None
+    metadata: dict[str, str] = {}
+    """Part of the response."""
     tools: list[ResponseTool] | None = None
-    tool_choice: str | dict[str, Any] = "auto"
+    tool_choice: ToolMode | NamedFunction = "auto"
+    parallel_tool_calls: bool = True
 
 
 Body = TypeVar("Body", bound=Strict)
@@ -310,7 +338,8 @@ def parse_body(data: bytes, kind: type[Body]) -> Body:
         raise ApiError("the body is not valid JSON") from None
     if not isinstance(fields, dict):
         raise ApiError("the body must be a JSON object")
-    given = {name: value for name, value in fields.items() if value is not None and name not in HARMLESS}
+    harmless = HARMLESS - set(kind.__struct_fields__)
+    given = {name: value for name, value in fields.items() if value is not None and name not in harmless}
     for name in given.keys() & NEUTRAL.keys() - set(kind.__struct_fields__):
         _require_neutral(name, given.pop(name))
     if isinstance(given.get("messages"), list):
@@ -335,13 +364,13 @@ def convert(value: Any, kind: type[Body], place: str = "") -> Body:
 
 def _explained(error: str, place: str) -> ApiError:
     found = _PLACE.search(error)
-    path = ".".join(part for part in (place, found[1] if found else "") if part)
+    path = ".".join(part for part in (place, found[1].partition("[...]")[0] if found else "") if part)
     unknown = _UNKNOWN_FIELD.match(error)
     if unknown:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
         return ApiError(f"{path} is not supported: leave it out", path, code="unsupported_parameter")
     reason = _PLACE.sub("", error)
-    if path.endswith(".type") and "format" not in path:
+    if path.endswith(".type") and "content" in path:
         reason += " (only text is supported)"
     if "missing required field" in reason:
         name = reason.rpartition(" ")[2].strip("`")
@@ -362,6 +391,6 @@ def _without_nulls(message: Any) -> Any:
     return {name: value for name, value in message.items() if value is not None}
 
 
-def to_json_value(value: Strict) -> Any:
+def to_json_value(value: Strict | str) -> Any:
     """A part of a request as it is written in JSON."""
     return msgspec.to_builtins(value)

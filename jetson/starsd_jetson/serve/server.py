@@ -115,7 +115,8 @@ def _api(target: OpenTarget, settings: ServeSettings, backend: TargetBackend) ->
     def hub_is_up() -> bool | None:
         return None if target.link is None else target.link.welcome is not None
 
-    metrics = ServeMetrics(lambda: State(backend.running, backend.waiting, hub_is_up()))
+    metrics = ServeMetrics(names[0], lambda: State(backend.running, backend.waiting, hub_is_up()))
+    backend.on_answer = metrics.answered
     preparer = Preparer(target, names, lambda: secrets.randbits(64))
     return Api(model, target.target.tokenizer, preparer, backend, metrics, hub_is_up=hub_is_up, new_id=new_id)
 

@@ -9,12 +9,17 @@ pieces are cut.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 _HERMES, _HERMES_END = "<tool_call>", "</tool_call>"
+_HERMES_CALL = re.compile(r'((?:"(?:[^"\\]|\\.)*"|[^"])*?)</tool_call>', re.DOTALL)
+"""A call and its closing tag, which does not stand inside a string."""
 _MISTRAL = "[TOOL_CALLS]"
 _LLAMA = "<|python_tag|>"
 _OTHER_FORMS = ("<function=", "[ARGS]")
@@ -44,12 +49,15 @@ class ToolForm(Enum):
         """What stands before them."""
         return "" if self is ToolForm.MISTRAL else "call_"
 
-    def reader(self, names: Collection[str]) -> ToolCallReader:
+    def reader(self, names: Collection[str], *, is_either: bool = False) -> ToolCallReader:
         """A reader for one answer.
 
         Args:
             names: of the functions that may be called.
+            is_either: the answer is calls from its beginning, or has none.
         """
+        if is_either:
+            return _EitherReader(self, names)
         if self is ToolForm.HERMES:
             return _HermesReader()
         return _MistralReader() if self is ToolForm.MISTRAL else _LlamaReader(names)
@@ -68,23 +76,35 @@ class Call:
     """A call of a function.
 
     Attributes:
-        arguments: a JSON object, as text.
+        arguments: a JSON object, as the model wrote it.
     """
 
     name: str
     arguments: str
 
     @classmethod
-    def of(cls, value: Any) -> Call | None:
+    def of(cls, text: str | msgspec.Raw) -> Call | None:
         """From what a model wrote; None where it is no call."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        written = _decoded(text, _Written)
+        if written is None:
             return None
-        arguments = value.get("arguments", value.get("parameters", {}))
-        if isinstance(arguments, str):
-            arguments = _object(arguments)
-        return cls(value["name"], _text(arguments)) if isinstance(arguments, Mapping) else None
+        given = [each for each in (written.arguments, written.parameters) if each is not msgspec.UNSET]
+        arguments = bytes(given[0]).decode() if given else "{}"
+        if arguments.startswith('"'):
+            arguments = _decoded(arguments, str) or ""
+        is_object = _decoded(arguments, dict[str, msgspec.Raw]) is not None
+        return cls(written.name, arguments.strip()) if is_object else None
 
 
+class _Written(msgspec.Struct):
+    """A call as models write it."""
+
+    name: str
+    arguments: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    parameters: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+Value = TypeVar("Value")
 Part: TypeAlias = "str | Call"
 """Of an answer, in order: text that is no call, or a call."""
 
@@ -113,12 +133,16 @@ class _HermesReader:
         self._held += text
         parts: list[Part] = []
         while True:
-            before, mark, after = self._held.partition(_HERMES_END if self._is_call else _HERMES)
-            if not mark:
-                break
             if self._is_call:
-                parts += self._called(before, mark)
+                found = _HERMES_CALL.match(self._held) if _HERMES_END in self._held else None
+                if found is None:
+                    break
+                parts += self._called(found[1], _HERMES_END)
+                after = self._held[found.end() :]
             else:
+                before, mark, after = self._held.partition(_HERMES)
+                if not mark:
+                    break
                 sure = before.rstrip()
                 parts += _said(sure)
                 self._gap = before[len(sure) :]
@@ -130,13 +154,18 @@ class _HermesReader:
         return parts
 
     def finish(self) -> list[Part]:
+        parts: list[Part] = []
+        while self._is_call and _HERMES_END in self._held and Call.of(self._held) is None:
+            before, mark, after = self._held.partition(_HERMES_END)  # of a call with a string that never ends
+            self._held, self._is_call = "", False
+            parts += [*self._called(before, mark), *self.feed(after)]
         held, self._held = self._held, ""
         if self._is_call:  # an end of sequence in the place of the closing tag
-            return self._called(held, "")
-        return [] if self._has_called and not held.strip() else _said(held)
+            return [*parts, *self._called(held, "")]
+        return parts if self._has_called and not held.strip() else [*parts, *_said(held)]
 
     def _called(self, text: str, end: str) -> list[Part]:
-        call = Call.of(_object(text))
+        call = Call.of(text)
         if call is None:
             return _said(f"{self._gap}{_HERMES}{text}{end}")
         self._has_called = True
@@ -173,7 +202,7 @@ class _MistralReader(_WholeReader):
         return _said(given)
 
     def _calls(self, text: str) -> list[Call]:
-        return _all_calls(_json(text.strip().removeprefix(_MISTRAL)))
+        return _all_calls(_decoded(text.strip().removeprefix(_MISTRAL), list[msgspec.Raw]) or [])
 
 
 class _LlamaReader(_WholeReader):
@@ -199,23 +228,52 @@ class _LlamaReader(_WholeReader):
         return _said(given)
 
     def _calls(self, text: str) -> list[Call]:
-        rest, objects = text.strip().removeprefix(_LLAMA).strip(), list[Any]()
+        rest, objects = text.strip().removeprefix(_LLAMA).strip(), list[str]()
         while rest:
             try:
-                value, end = json.JSONDecoder().raw_decode(rest)
+                _, end = json.JSONDecoder().raw_decode(rest)
             except (ValueError, RecursionError):
                 return []
-            objects.append(value)
+            objects.append(rest[:end])
             rest = rest[end:].strip().removeprefix(";").strip()
         calls = _all_calls(objects)
         return calls if all(call.name in self._names for call in calls) else []
 
 
-def _all_calls(values: Any) -> list[Call]:
-    """Calls, if all of the values are; none otherwise."""
-    found = [Call.of(value) for value in values] if isinstance(values, list) else []
-    calls = [call for call in found if call is not None]
-    return calls if len(calls) == len(found) else []
+class _EitherReader:
+    """An answer that is calls from its beginning, or text that may hold what looks like one."""
+
+    def __init__(self, form: ToolForm, names: Collection[str]) -> None:
+        self._form = form
+        self._names = names
+        self._held = ""
+        self._reader: ToolCallReader | None = None
+        self._is_text = False
+
+    def feed(self, text: str) -> list[Part]:
+        if self._reader is not None:
+            return self._reader.feed(text)
+        if self._is_text:
+            return _said(text)
+        self._held += text
+        begun, mark = self._held.lstrip(), self._form.marks[0]
+        if len(begun) < len(mark) and mark.startswith(begun):
+            return []
+        held, self._held = self._held, ""
+        if begun.startswith(mark):
+            self._reader = self._form.reader(self._names)
+            return self._reader.feed(held)
+        self._is_text = True
+        return _said(held)
+
+    def finish(self) -> list[Part]:
+        return _said(self._held) if self._reader is None else self._reader.finish()
+
+
+def _all_calls(texts: Sequence[str | msgspec.Raw]) -> list[Call]:
+    """Calls, if all of the texts are; none otherwise."""
+    calls = [call for call in map(Call.of, texts) if call is not None]
+    return calls if len(calls) == len(texts) else []
 
 
 def _said(text: str) -> list[Part]:
@@ -229,17 +287,13 @@ def _unsure(text: str, mark: str) -> int:
     return length + len(before) - len(before.rstrip())
 
 
-def _json(text: str) -> Any:
+def _decoded(text: str | msgspec.Raw, kind: type[Value]) -> Value | None:
+    """JSON of this kind; None where it is not. A half of a surrogate pair, which JSON can escape and UTF-8 cannot hold,
+    becomes a question mark.
+    """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        if isinstance(text, str) and "\\u" in text:
+            text = json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace").decode()
+        return msgspec.json.decode(text, type=kind)
+    except (ValueError, RecursionError):  # msgspec's errors and those of Unicode are of the first kind
         return None
-
-
-def _object(text: str) -> Mapping[str, Any] | None:
-    value = _json(text.strip())
-    return value if isinstance(value, Mapping) else None
-
-
-def _text(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)
