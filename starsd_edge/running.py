@@ -96,10 +96,8 @@ def listed(
 def _written(directory: Path, data: bytes) -> Iterator[None]:
     path = directory / f"{secrets.token_hex(8)}.json"
     staged = path.with_suffix(".new")
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:
+    file = _new_file(staged)
+    if file is None:
         yield
         return
     try:
@@ -116,6 +114,21 @@ def _written(directory: Path, data: bytes) -> Iterator[None]:
             with suppress(OSError):
                 name.unlink()
         os.close(file)
+        with suppress(OSError):  # other commands are listed there
+            directory.rmdir()
+
+
+def _new_file(path: Path) -> int | None:
+    """Its descriptor; None where the cache cannot be written."""
+    for _ in range(3):  # another command that ends may remove the directory in between
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+    return None
 
 
 def running_commands() -> list[RunningCommand]:
