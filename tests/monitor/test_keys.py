@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import RenderableType
 
+from starsd_edge.cli.monitor import SORTS
 from starsd_edge.telemetry.feed import Snapshot
 from starsd_edge.telemetry.hub_facts import HubFacts, TargetFacts
+from starsd_edge.telemetry.monitor.board import ORDERS, ViewState
 from starsd_edge.telemetry.monitor.feed_client import LIVE, FeedLink
 from starsd_edge.telemetry.monitor.formats import UNICODE
 from starsd_edge.telemetry.monitor.frame import Screen, parse_keys
@@ -23,6 +25,8 @@ from tests.support.monitor_frames import recorded, text_of
         (b"\x1b", ["esc"]),
         (b"\x1b[15~\x1b[1;5Cs", ["s"]),  # F5 and ctrl-right are nobody's
         ("é?".encode(), ["?"]),
+        (b"\x1b[5~\x1b[6~\x1b[H\x1b[F\x1bOH\x1bOF\x1b[1~\x1b[4~", ["page-up", "page-down"] + 3 * ["home", "end"]),
+        (b"/a\x7f\x08", ["/", "a", "backspace", "backspace"]),
     ],
 )
 def test_keys_of_bytes(data: bytes, keys: list[str]) -> None:
@@ -114,6 +118,10 @@ def test_a_target_that_leaves_while_shown_leaves_the_list_behind() -> None:
     assert "targets: 0" in terminal.text()
 
 
+def test_every_order_has_a_name_on_the_command_line() -> None:
+    assert [name.lower().replace(" ", "-").removesuffix("/s") for name, _ in ORDERS] == list(SORTS)
+
+
 def test_a_new_size_is_used_at_once(terminal: Terminal) -> None:
     terminal.width, terminal.height = 120, 40
     terminal.screen.draw()
@@ -124,3 +132,65 @@ def test_a_lost_hub_is_said_while_the_last_picture_stays(terminal: Terminal) -> 
     terminal.screen.take(FeedLink("no hub: Connection refused", is_live=False))
     assert "no hub: Connection refused" in terminal.text().splitlines()[0]
     assert "orin-hall" in terminal.text()
+
+
+PAGE_DOWN, PAGE_UP, HOME, END = b"\x1b[6~", b"\x1b[5~", b"\x1b[H", b"\x1b[F"
+
+
+def crowd(numbers: range) -> Snapshot:
+    targets = [TargetFacts(f"orin-{number:02}", number=number, rtt_ms=float(number)) for number in numbers]
+    return Snapshot(1, HubFacts(hub_id="h", uptime_s=1, targets=targets))
+
+
+@pytest.fixture
+def crowded() -> Terminal:
+    """Fifty targets, of which 12 fit."""
+    terminal = Terminal()
+    terminal.screen.take(LIVE)
+    terminal.screen.take(crowd(range(1, 51)))
+    return terminal
+
+
+def test_pages_go_through_all_targets_and_say_which_are_shown(crowded: Terminal) -> None:
+    assert "1-12 of 50" in crowded.text()
+    seen = {name for name in crowded.text().split() if name.startswith("orin-")}
+    for _ in range(5):
+        text = crowded.press(PAGE_DOWN)
+        seen |= {name.removeprefix("▸") for name in text.split() if "orin-" in name}
+    assert "39-50 of 50" in text
+    assert "▸orin-50" in text
+    assert len(seen) == 50, "none was left out between two pages"
+    assert "1-12 of 50" in crowded.press(HOME)
+    assert "39-50 of 50" in crowded.press(END)
+    assert "▸orin-38" in crowded.press(PAGE_UP)
+
+
+def test_targets_that_leave_take_nothing_of_the_page_with_them(crowded: Terminal) -> None:
+    crowded.press(END)
+    crowded.screen.take(crowd(range(1, 20)))
+    assert " of 19" in crowded.text()
+    assert "orin-01" in crowded.press(HOME)
+    assert "orin-19" in crowded.press(END)
+
+
+def test_a_filter_shows_what_has_these_letters(crowded: Terminal) -> None:
+    assert "filter: orin-4_" in crowded.press(b"/ORIN-4".lower())
+    text = crowded.press(b"\r")
+    assert "10 of 50" in text
+    assert "only 'orin-4'" in text
+    assert "orin-40" in text
+    assert "orin-39" not in text
+    assert "q quit" in text
+    assert "filter: orin-_" in crowded.press(b"/\x7f")
+    assert "targets: 50" in crowded.press(b"\x1b") or "1-12 of 50" in crowded.text()
+    assert "0 of 50" in crowded.press(b"/qqq\r")
+    assert "1-12 of 50" in crowded.press(b"\x1b"), "esc shows all again"
+    assert not crowded.screen.choice.quit, "letters of a filter are no commands"
+
+
+def test_a_filter_from_the_command_line_and_the_order_before(crowded: Terminal) -> None:
+    crowded.screen.choice = ViewState(wanted="orin-1", sort=1)
+    assert "10 of 50" in crowded.press(b"x")
+    lines = [line for line in crowded.text().splitlines() if "orin-1" in line]
+    assert lines[0].split()[0] == "orin-19", "the longest round trip first"
+    assert "sorted by name" in crowded.press(b"S")

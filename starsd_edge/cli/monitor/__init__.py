@@ -10,10 +10,12 @@ import typer
 
 from starsd_edge.cli.commands import add_command
 from starsd_edge.cli.shared_options import TokenFile
-from starsd_edge.errors import UsageError
+from starsd_edge.errors import UsageError, require_one_of
 
 if TYPE_CHECKING:
     from starsd_edge.telemetry.monitor.feed_client import FeedClient
+SORTS = ("name", "rtt", "queue-wait", "acceptance", "tokens", "drafting")
+"""Names of the orders of the board, in its order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +29,19 @@ class MonitorOptions:
     plain: Annotated[bool, typer.Option(help="One line a second, as where there is no terminal.")] = False
     record: Annotated[Path | None, typer.Option(help="Write what the hub sends to this file.")] = None
     replay: Annotated[Path | None, typer.Option(help="Show a recorded file instead of a hub.")] = None
+    sort: Annotated[
+        str, typer.Option(metavar="|".join(SORTS), help="Order of the targets, the worst first; a key changes it.")
+    ] = SORTS[0]
+    filter: Annotated[
+        str,
+        typer.Option(help="Only targets with these letters in name, state, drafter or address.", show_default=False),
+    ] = ""
     speed: Annotated[float, typer.Option(min=0.1, max=1000, help="Factor on the speed of --replay.")] = 1.0
 
     def __post_init__(self) -> None:
         if self.replay is not None and self.record is not None:
             raise UsageError("--replay shows a file: leave out --record")
+        require_one_of("order", "--sort", self.sort, SORTS)
 
 
 def register(app: typer.Typer) -> None:
@@ -49,6 +59,7 @@ def monitor(options: MonitorOptions) -> None:
     from starsd_edge.cli.monitor.modes import ONCE_SNAPSHOTS, Watch, lines, on_screen, once_only, run_until_told
     from starsd_edge.cli.streams import shows_panels
     from starsd_edge.running import listed
+    from starsd_edge.telemetry.monitor.board import ViewState
     from starsd_edge.telemetry.monitor.feed_client import replay as replayed
 
     if options.replay is None:
@@ -57,13 +68,15 @@ def monitor(options: MonitorOptions) -> None:
     else:
         path, sleep = options.replay, _no_sleep if options.once else asyncio.sleep
         watch = Watch(path.name, lambda: replayed(path, options.speed, sleep), None)
+    choice = ViewState(sort=SORTS.index(options.sort), wanted=options.filter)
     with listed("monitor", hub=options.hub if options.replay is None else None):
         if options.once:
-            run_until_told(once_only(watch, options.json, ONCE_SNAPSHOTS if options.replay is None else None))
+            snapshots = ONCE_SNAPSHOTS if options.replay is None else None
+            run_until_told(once_only(watch, options.json, snapshots, choice))
         elif options.json or options.plain or not shows_panels(Console(file=sys.stdout)):
             run_until_told(lines(watch, options.json))
         else:
-            run_until_told(on_screen(watch))
+            run_until_told(on_screen(watch, choice))
 
 
 async def _no_sleep(seconds: float) -> None:

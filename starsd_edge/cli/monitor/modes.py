@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 
 from starsd_edge.telemetry.feed import FeedError, Snapshot
-from starsd_edge.telemetry.monitor.board import StarBoard
+from starsd_edge.telemetry.monitor.board import StarBoard, ViewState
 from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder
 from starsd_edge.telemetry.monitor.formats import board_json, marks_for, plain_line
 from starsd_edge.telemetry.monitor.frame import Screen, Sight, parse_keys, report
@@ -29,6 +29,7 @@ ONCE_SNAPSHOTS = 3
 _LINE_S = 1.0
 _REPLAYED = FeedLink("the recording has ended", is_live=False)
 _KEY_BYTES = 256
+_NOTHING_CHOSEN = ViewState()
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def run_until_told(watching: Coroutine[None, None, None]) -> None:
         raise SystemExit(128 + told[0])
 
 
-async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:
+async def once_only(watch: Watch, as_json: bool, snapshots: int | None, choice: ViewState = _NOTHING_CHOSEN) -> None:
     """Print how things are after so many snapshots; None: at the end of a recording.
 
     Raises:
@@ -107,7 +108,7 @@ async def once_only(watch: Watch, as_json: bool, snapshots: int | None) -> None:
         return
     console = Console(highlight=False)
     sight = Sight(console.width, console.height, marks_for(console.encoding), watch.title, "", is_live=True)
-    console.print(report(board, sight))
+    console.print(report(board, sight, choice))
 
 
 async def lines(watch: Watch, as_json: bool) -> None:
@@ -126,7 +127,7 @@ async def lines(watch: Watch, as_json: bool) -> None:
                 print(board_json(board) if as_json else plain_line(board), flush=True)
 
 
-async def on_screen(watch: Watch) -> None:
+async def on_screen(watch: Watch, choice: ViewState = _NOTHING_CHOSEN) -> None:
     """Fill the terminal, until q or Ctrl-C."""
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live, _cbreak() as keyboard:
@@ -135,6 +136,7 @@ async def on_screen(watch: Watch) -> None:
             marks_for(console.encoding),
             lambda: (console.width, console.height),
             lambda renderable: live.update(renderable, refresh=True),
+            choice,
         )
         screen.draw()
         await _run(screen, watch, keyboard)

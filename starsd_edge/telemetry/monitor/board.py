@@ -156,8 +156,9 @@ class StarBoard:
 KEYS = {
     "q": "quit",
     "p, space": "hold the picture, and let it go on",
-    "s": "sort by the next column",
-    "up, down, k, j": "choose a target",
+    "s, S": "sort by the next column, by the one before; the worst comes first",
+    "/": "show only targets with these letters in name, state, drafter or address; esc shows all",
+    "up, down, k, j": "choose a target; page up, page down, home and end choose further away",
     "enter, d, esc": "one target in detail, and back",
 }
 
@@ -168,6 +169,8 @@ class ViewState:
     paused: the picture stands still; snapshots are still taken in.
     sort: index into `ORDERS`.
     selected: key of a target, None before one was chosen.
+    wanted: letters of the targets that are shown; "" shows all.
+    typing: keys are letters of `wanted`.
     detail: the selected target fills the screen.
     help: so does the help.
     quit: leave.
@@ -176,6 +179,8 @@ class ViewState:
     paused: bool = False
     sort: int = 0
     selected: str | None = None
+    wanted: str = ""
+    typing: bool = False
     detail: bool = False
     help: bool = False
     quit: bool = False
@@ -193,8 +198,14 @@ ORDERS: tuple[tuple[str, Callable[[TargetRow], tuple[float | str, ...]]], ...] =
 
 
 def ordered(board: StarBoard, choice: ViewState) -> list[TargetRow]:
-    """The targets as they are shown."""
-    return sorted(board.targets, key=ORDERS[choice.sort][1])
+    """The targets that are shown, in the order in which they are."""
+    wanted = choice.wanted.casefold()
+    shown = (row for row in board.targets if any(wanted in text.casefold() for text in _texts(row)))
+    return sorted(shown, key=ORDERS[choice.sort][1])
+
+
+def _texts(row: TargetRow) -> tuple[str, ...]:
+    return row.name, row.state, row.drafter, row.address
 
 
 def selected(board: StarBoard, choice: ViewState) -> TargetRow | None:
@@ -202,34 +213,66 @@ def selected(board: StarBoard, choice: ViewState) -> TargetRow | None:
     return next((row for row in board.targets if row.key == choice.selected), None)
 
 
-def press(choice: ViewState, key: str, board: StarBoard) -> ViewState:
-    """What is chosen after this key; see `parse_keys` for their names. Unknown keys do nothing."""
+_MOST_WANTED = 40
+_NEAR = {"up": -1, "k": -1, "down": 1, "j": 1}
+_PAGES = {"page-up": -1, "page-down": 1}
+_ENDS = {"home": -1, "end": 1}
+
+
+def press(choice: ViewState, key: str, board: StarBoard, page: int = 10) -> ViewState:
+    """What is chosen after this key; see `parse_keys` for their names. Unknown keys do nothing.
+
+    Args:
+        page: targets that the screen has room for.
+    """
+    if choice.typing:
+        return _typed(choice, key)
     if key == "q":
         return replace(choice, quit=True)
     if key in {"?", "h"}:
         return replace(choice, help=not choice.help)
     if key in {"p", " "}:
         return replace(choice, paused=not choice.paused)
-    if key == "s":
-        return replace(choice, sort=(choice.sort + 1) % len(ORDERS))
+    if key in {"s", "S"}:
+        return replace(choice, sort=(choice.sort + (1 if key == "s" else -1)) % len(ORDERS))
+    if key == "/":
+        return replace(choice, typing=True, help=False, detail=False)
     if key == "esc":
-        return replace(choice, help=False, detail=False)
+        over_it = choice.help or choice.detail
+        return replace(choice, help=False, detail=False, wanted=choice.wanted if over_it else "")
     if key in {"enter", "d"}:
         return replace(_some_selected(choice, board), detail=not choice.detail, help=False)
-    if key in {"up", "k"}:
-        return _moved(choice, board, -1)
-    if key in {"down", "j"}:
-        return _moved(choice, board, 1)
+    if key in _NEAR:
+        return _moved(choice, board, _NEAR[key])
+    if key in _PAGES:
+        return _moved(choice, board, _PAGES[key] * max(1, page))
+    if key in _ENDS:
+        return _moved(choice, board, _ENDS[key] * max(1, len(board.targets)))
     return choice
+
+
+def _typed(choice: ViewState, key: str) -> ViewState:
+    """Letters, until enter keeps them or esc drops them."""
+    if key == "enter":
+        return replace(choice, typing=False)
+    if key == "esc":
+        return replace(choice, typing=False, wanted="")
+    if key == "backspace":
+        return replace(choice, wanted=choice.wanted[:-1])
+    is_letter = len(key) == 1 and key.isprintable() and len(choice.wanted) < _MOST_WANTED
+    return replace(choice, wanted=choice.wanted + key) if is_letter else choice
 
 
 def _moved(choice: ViewState, board: StarBoard, by: int) -> ViewState:
     keys = [row.key for row in ordered(board, choice)]
     if not keys:
         return choice
-    if choice.selected not in keys:
-        return replace(choice, selected=keys[0 if by > 0 else -1])
-    index = keys.index(choice.selected) + by
+    if choice.selected in keys:
+        index = keys.index(choice.selected) + by
+    elif abs(by) == 1:
+        index = 0 if by > 0 else len(keys) - 1
+    else:  # a page further than the first, which is what is shown
+        index = by
     return replace(choice, selected=keys[max(0, min(index, len(keys) - 1))])
 
 

@@ -112,9 +112,11 @@ def _fitting(parts: list[Text], width: int) -> Text:
     return line
 
 
+_HEADER = 4
 _LEAST_BOTTOM = 6
 _MOST_BOTTOM = 14
-_KEYS_LINE = "q quit  p pause  s sort  up/down choose  enter detail  ? help"
+_KEYS_LINE = "q quit  p pause  s sort  / filter  enter detail  ? help"
+_SHORT_KEYS_LINE = "q quit  s sort  / filter  ? help"
 
 
 @dataclass(frozen=True)
@@ -157,11 +159,11 @@ def strip(board: StarBoard, sight: Sight) -> RenderableType:
     return Group(load, table, *blank)
 
 
-def report(board: StarBoard, sight: Sight) -> RenderableType:
+def report(board: StarBoard, sight: Sight, choice: ViewState = ViewState()) -> RenderableType:  # noqa: B008 (frozen)
     """All of it once, as long as it is."""
     header = header_lines(board, sight.title, Text(sight.link), sight.width, sight.marks)
-    rows = ordered(board, ViewState())
-    table = target_table(rows, None, sight.width, sight.marks, room=len(rows) + 1)
+    rows = ordered(board, choice)
+    table = target_table(rows, None, sight.width, sight.marks, len(rows) + 1, len(board.targets))
     return Group(
         *header,
         table,
@@ -177,12 +179,22 @@ def _body(board: StarBoard, choice: ViewState, sight: Sight, room: int) -> list[
     if choice.detail and row is not None:
         events = [event for event in board.events if event.target == row.name]
         return list(_cut(detail_lines(row, events, board.hub.uptime_s, sight.width, sight.marks), room))
-    bottom = max(_LEAST_BOTTOM, min(_MOST_BOTTOM, room // 3))
+    bottom = _bottom_room(room)
     rows = ordered(board, choice)
     table_room = max(2, room - bottom)
-    table = target_table(rows, choice.selected, sight.width, sight.marks, table_room)
+    table = target_table(rows, choice.selected, sight.width, sight.marks, table_room, len(board.targets))
     blank = [Text("")] * max(0, table_room - 1 - max(1, len(rows)))
     return [table, *blank, _bottom(board, choice, sight, min(bottom, room - table_room))]
+
+
+def _bottom_room(room: int) -> int:
+    return max(_LEAST_BOTTOM, min(_MOST_BOTTOM, room // 3))
+
+
+def rows_of(height: int) -> int:
+    """Targets that a frame of this height has room for."""
+    room = height - _HEADER - 1
+    return max(1, room - _bottom_room(room) - 1)
 
 
 def _bottom(board: StarBoard, choice: ViewState, sight: Sight, room: int) -> RenderableType:
@@ -218,9 +230,15 @@ def _link(choice: ViewState, sight: Sight) -> Text:
 
 
 def _footer(choice: ViewState, sight: Sight) -> Text:
+    if choice.typing:
+        keys = "   enter keeps it, esc shows all"
+        return Text.assemble(("filter: ", "bold"), choice.wanted, ("_", "blink"), (keys, "dim"))
     by = f"sorted by {ORDERS[choice.sort][0]}"
-    space = max(2, sight.width - len(_KEYS_LINE) - len(by))
-    return Text(f"{_KEYS_LINE}{' ' * space}{by}", "dim", no_wrap=True, overflow="ellipsis")
+    if choice.wanted:
+        by = f"only {choice.wanted!r}, {by}"
+    keys = _KEYS_LINE if len(_KEYS_LINE) + len(by) + 2 <= sight.width else _SHORT_KEYS_LINE
+    space = max(2, sight.width - len(keys) - len(by))
+    return Text(f"{keys}{' ' * space}{by}", "dim", no_wrap=True, overflow="ellipsis")
 
 
 CONNECTING = FeedLink("connecting", is_live=False)
@@ -256,7 +274,7 @@ class Screen:
 
     def press(self, key: str) -> None:
         """A key was pressed."""
-        self.choice = press(self.choice, key, self._shown)
+        self.choice = press(self.choice, key, self._shown, rows_of(self.size()[1]))
         if not self.choice.paused:
             self._shown = self._newest
         self.draw()
@@ -276,13 +294,19 @@ _SEQUENCES = {
     b"\r": "enter",
     b"\n": "enter",
     b"\x1b": "esc",
+    b"\x7f": "backspace",
+    b"\x08": "backspace",
+    b"\x1b[5~": "page-up",
+    b"\x1b[6~": "page-down",
+    **dict.fromkeys((b"\x1b[H", b"\x1bOH", b"\x1b[1~", b"\x1b[7~"), "home"),
+    **dict.fromkeys((b"\x1b[F", b"\x1bOF", b"\x1b[4~", b"\x1b[8~"), "end"),
 }
 _KEY = re.compile(rb"\x1b(?:[\[O][0-9;]*[A-Za-z~])?|[\x00-\x7f]")
 
 
 def parse_keys(data: bytes) -> list[str]:
-    """The keys pressed, in order: "up", "down", "enter", "esc", or the character. Other function keys are passed over,
-    and so is what is no ASCII.
+    """The keys pressed, in order: "up", "down", "page-up", "page-down", "home", "end", "enter", "esc", "backspace", or
+    the character. Other function keys are passed over, and so is what is no ASCII.
     """
     pressed = []
     for sequence in _KEY.findall(data):

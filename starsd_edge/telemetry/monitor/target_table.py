@@ -50,12 +50,20 @@ class _Column:
     left: bool = False
 
 
-def target_table(rows: Sequence[TargetRow], chosen: str | None, width: int, marks: Marks, room: int) -> Table:
-    """At most `room` lines, the heading included; the chosen target is among them."""
+def target_table(
+    rows: Sequence[TargetRow], chosen: str | None, width: int, marks: Marks, room: int, total: int | None = None
+) -> Table:
+    """At most `room` lines, the heading included; the chosen target is among them.
+
+    Args:
+        total: targets that there are, those that are not to be shown included; None: as many as rows.
+    """
+    shown = _window(rows, chosen, room - 1)
+    start = rows.index(shown[0]) if shown else 0
     columns = _columns(width, marks)
     name_width = min(_MOST_NAME, width - sum(column.width + 1 for column in columns))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", collapse_padding=True)
-    table.add_column(f"targets: {len(rows)}", width=name_width, no_wrap=True, overflow="ellipsis")
+    table.add_column(_span(start, len(shown), len(rows), total), width=name_width, no_wrap=True, overflow="ellipsis")
     for column in columns:
         table.add_column(
             column.title,
@@ -66,12 +74,19 @@ def target_table(rows: Sequence[TargetRow], chosen: str | None, width: int, mark
         )
     if not rows:
         table.add_row(Text("none", "dim"))
-    for row in _window(rows, chosen, room - 1):
+    for row in shown:
         is_chosen = row.key == chosen
         name = Text.assemble(marks.pointer if is_chosen else " ", row.name, style="reverse" if is_chosen else "")
         cells = [Text(column.cell(row), column.style(row)) for column in columns]
         table.add_row(name, *cells, style="bold" if is_chosen else "")
     return table
+
+
+def _span(start: int, shown: int, rows: int, total: int | None) -> str:
+    """Which of them stand there."""
+    if shown < rows:
+        return f"{start + 1}-{start + shown} of {rows}"
+    return f"targets: {rows}" if total is None or total == rows else f"{rows} of {total}"
 
 
 def _window(rows: Sequence[TargetRow], chosen: str | None, room: int) -> Sequence[TargetRow]:
