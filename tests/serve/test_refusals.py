@@ -173,6 +173,20 @@ def test_a_field_of_one_endpoint_is_refused_by_its_name(
     assert refused.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        (said([{"type": "image_url", "image_url": {"url": "x"}}]), "only text is supported"),
+        ({"tools": [{"type": "web_search"}]}, "only functions are supported"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "only functions are supported"),
+        ({"tool_choice": "f"}, 'it is "auto", "none", "required" or an object that names a function'),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_there_is(echo: Served, change: dict[str, Any], hint: str) -> None:
+    assert hint in echo.ask(CHAT, GOOD[CHAT] | change).error["message"]
+
+
 @PATHS
 def test_no_value_of_any_field_is_a_fault_of_the_server(echo: Served, path: str) -> None:
     """It is answered, or refused by the name of the field; of another only where the two do not go together."""
