@@ -13,7 +13,7 @@ import pytest
 from starsd_edge.errors import EngineError
 from starsd_jetson.serve.app import MAX_BODY_BYTES
 from starsd_jetson.serve.door import DoorRules
-from starsd_jetson.serve.schema import HARMLESS, NEUTRAL
+from starsd_jetson.serve.schema import HARMLESS, NEUTRAL, ChatBody, CompletionBody, ResponsesBody
 from starsd_jetson.serve.server import ServeSettings
 from tests.serve.conftest import ServeEcho
 from tests.support.echo_model import EchoEngine
@@ -171,6 +171,40 @@ def test_a_field_of_one_endpoint_is_refused_by_its_name(
     refused = echo.ask(path, GOOD[path] | change)
     assert (refused.status, refused.error["param"]) == (400, param), refused
     assert refused.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        (said([{"type": "image_url", "image_url": {"url": "x"}}]), "only text is supported"),
+        ({"tools": [{"type": "web_search"}]}, "only functions are supported"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "only functions are supported"),
+        ({"tool_choice": "f"}, 'it is "auto", "none", "required" or an object that names a function'),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_there_is(echo: Served, change: dict[str, Any], hint: str) -> None:
+    assert hint in echo.ask(CHAT, GOOD[CHAT] | change).error["message"]
+
+
+@PATHS
+def test_no_value_of_any_field_is_a_fault_of_the_server(echo: Served, path: str) -> None:
+    """It is answered, or refused by the name of the field; of another only where the two do not go together."""
+    kind = {CHAT: ChatBody, COMPLETION: CompletionBody, RESPONSE: ResponsesBody}[path]
+    values: list[Any] = [True, -1, 3, 10**30, 0.5, 1e308, "", "x", "auto", [], ["x"], [5], [None], {}, {"5": 1}]
+    values += [{"type": "text"}, [{"type": "function"}], [[1]], {"type": "function", "name": "f"}]
+    limit = "max_output_tokens" if path == RESPONSE else "max_tokens"
+    pairs = {"max_completion_tokens": "max_tokens"}
+    outcomes = set()
+    for field in {*kind.__struct_fields__, *NEUTRAL, *HARMLESS, "functions", "reasoning_effort"}:
+        for value in values:
+            reply = echo.ask(path, {**GOOD[path], limit: 2, field: value})
+            outcomes.add(reply.status)
+            assert reply.status in (200, 400, 404), (field, value, reply)
+            if reply.status != 200:
+                named = str(reply.error["param"]).partition(".")[0].partition("[")[0]
+                assert named in (field, pairs.get(field)), (field, value, reply)
+    assert outcomes == {200, 400, 404}
 
 
 @PATHS

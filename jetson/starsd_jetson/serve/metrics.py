@@ -90,7 +90,9 @@ class ServeMetrics:
 
     def responded(self, path: str, status: int) -> None:
         """A response has begun. `path` is one of few."""
-        self._responses.labels(path, str(status)).inc()
+        self._responses.labels(
+            path, f"{status:d}"
+        ).inc()  # whose text, where it is an HTTPStatus, is a name on Python 3.10
 
     def finished(self, finish_reason: str) -> None:
         """A choice of a response is complete."""

@@ -325,6 +325,13 @@ Body = TypeVar("Body", bound=Strict)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`")
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
+_HINTS = {
+    r".*content.*\.type": "only text is supported",
+    r"tool.*\.type": "only functions are supported",
+    r"tool_choice": 'it is "auto", "none", "required" or an object that names a function',
+}
+"""What is said beside an error, by its place."""
+
 
 def parse_body(data: bytes, kind: type[Body]) -> Body:
     """The body of a request.
@@ -370,8 +377,7 @@ def _explained(error: str, place: str) -> ApiError:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
         return ApiError(f"{path} is not supported: leave it out", path, code="unsupported_parameter")
     reason = _PLACE.sub("", error)
-    if path.endswith(".type") and "content" in path:
-        reason += " (only text is supported)"
+    reason += next((f" ({hint})" for form, hint in _HINTS.items() if re.fullmatch(form, path)), "")
     if "missing required field" in reason:
         name = reason.rpartition(" ")[2].strip("`")
         path = f"{path}.{name}" if path else name
