@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BETWEEN_FIGURES = 16 << 20
 """Bytes that are read until the next figure is drawn."""
 _WORTH_A_LINE = 64 << 20
-"""Bytes of files or bundles from which a line tells of them: others are there before it is read."""
+"""Bytes of files or bundles from which it is shown that they are read."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def _files_shown(show: Callable[[str], None]) -> Iterator[Callable[[str], None]]
 @contextmanager
 def loading_shown(bundles: Sequence[Path], say: Callable[[str], None], *, draws: bool = True) -> Iterator[None]:
     """Show, while the block runs, what is checked and loaded, and how large it is. A terminal gets a bar that
-    disappears.
+    disappears. Of small bundles nothing is shown: they are there before it is read.
 
     Args:
         say: takes a line about each thing that is large, where nothing is drawn.
@@ -81,18 +81,19 @@ def loading_shown(bundles: Sequence[Path], say: Callable[[str], None], *, draws:
     """
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
     size = sum(_size(file) for path in bundles for file in path.rglob("*"))
+    if size < _WORTH_A_LINE:
+        yield
+        return
     what = f"loading {', '.join(path.name for path in bundles)}, {megabytes(size)}"
-    if draws and bundles and console.is_terminal:
+    console = Console(stderr=True, highlight=False)
+    if draws and console.is_terminal:
         with _loading_drawn(console, what):
             yield
-    elif size >= _WORTH_A_LINE:
+    else:
         say(what)
         with _loading_said(say):
             yield
-    else:
-        yield
 
 
 @contextmanager
