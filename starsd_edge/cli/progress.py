@@ -71,13 +71,16 @@ def _files_shown(show: Callable[[str], None]) -> Iterator[Callable[[str], None]]
 
 
 @contextmanager
-def loading_shown(bundles: Sequence[Path], say: Callable[[str], None], *, draws: bool = True) -> Iterator[None]:
+def loading_shown(
+    bundles: Sequence[Path], say: Callable[[str], None], *, draws: bool = True, only_checks: bool = False
+) -> Iterator[None]:
     """Show, while the block runs, what is checked and loaded, and how large it is. A terminal gets a bar that
     disappears. Of small bundles nothing is shown: they are there before it is read.
 
     Args:
         say: takes a line about each thing that is large, where nothing is drawn.
         draws: False where standard error is for programs, also on a terminal.
+        only_checks: what is checked is not loaded yet.
     """
     from rich.console import Console
 
@@ -85,13 +88,14 @@ def loading_shown(bundles: Sequence[Path], say: Callable[[str], None], *, draws:
     if size < _WORTH_A_LINE:
         yield
         return
-    what = f"loading {', '.join(path.name for path in bundles)}, {megabytes(size)}"
+    what = f"{'checking' if only_checks else 'loading'} {', '.join(path.name for path in bundles)}, {megabytes(size)}"
     console = Console(stderr=True, highlight=False)
     if draws and console.is_terminal:
         with _loading_drawn(console, what):
             yield
     else:
-        say(what)
+        if not only_checks:  # of which the files tell, if one is read
+            say(what)
         with _loading_said(say):
             yield
 

@@ -71,7 +71,10 @@ def test_elsewhere_a_line_tells_of_each_large_thing(bundle: Path, capsys: pytest
     small = write_small_bundle(bundle.with_name("small"))
     with loading_shown([small], lines.append):
         load_bundle(small)
-    assert len(lines) == 2
+    with loading_shown([bundle], lines.append, only_checks=True):
+        assert len(lines) == 2
+        load_bundle(bundle, anew=True)
+    assert lines[2:] == ["checking model.onnx.data, 75.5 MB"]
     assert capsys.readouterr().err == ""
 
 
