@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from starsd_edge.cli.shared_options import model_and_bundle_names
 from starsd_edge.errors import UsageError, did_you_mean
 
 _IN_CHATS = "that is for chats; on the command line, Ctrl-C ends what runs"
@@ -66,6 +67,8 @@ class CommandGroup(TyperGroup):
         meant = did_you_mean(word.lower(), self.commands) or f": there are {_listed(list(self.commands))}"
         if is_program and word.lower() in INSTEAD:
             meant = f": {INSTEAD[word.lower()]}"
+        elif is_program and word in model_and_bundle_names(word):
+            meant = f": `run {word}` chats with it and answers prompts"
         raise UsageError(f"there is no command {word!r}{meant} (`{ctx.command_path} --help`)")
 
     def _as_option(self, ctx: Any, option: str, others: Sequence[str]) -> tuple[str | None, Any, list[str]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BETWEEN_FIGURES = 16 << 20
 """Bytes that are read until the next figure is drawn."""
 _WORTH_A_LINE = 64 << 20
-"""Bytes of files or bundles from which a line tells of them: others are there before it is read."""
+"""Bytes of files or bundles from which it is shown that they are read."""
 
 
 @contextmanager
@@ -71,28 +71,33 @@ def _files_shown(show: Callable[[str], None]) -> Iterator[Callable[[str], None]]
 
 
 @contextmanager
-def loading_shown(bundles: Sequence[Path], say: Callable[[str], None], *, draws: bool = True) -> Iterator[None]:
+def loading_shown(
+    bundles: Sequence[Path], say: Callable[[str], None], *, draws: bool = True, only_checks: bool = False
+) -> Iterator[None]:
     """Show, while the block runs, what is checked and loaded, and how large it is. A terminal gets a bar that
-    disappears.
+    disappears. Of small bundles nothing is shown: they are there before it is read.
 
     Args:
         say: takes a line about each thing that is large, where nothing is drawn.
         draws: False where standard error is for programs, also on a terminal.
+        only_checks: what is checked is not loaded yet.
     """
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
     size = sum(_size(file) for path in bundles for file in path.rglob("*"))
-    what = f"loading {', '.join(path.name for path in bundles)}, {megabytes(size)}"
-    if draws and bundles and console.is_terminal:
+    if size < _WORTH_A_LINE:
+        yield
+        return
+    what = f"{'checking' if only_checks else 'loading'} {', '.join(path.name for path in bundles)}, {megabytes(size)}"
+    console = Console(stderr=True, highlight=False)
+    if draws and console.is_terminal:
         with _loading_drawn(console, what):
             yield
-    elif size >= _WORTH_A_LINE:
-        say(what)
+    else:
+        if not only_checks:  # of which the files tell, if one is read
+            say(what)
         with _loading_said(say):
             yield
-    else:
-        yield
 
 
 @contextmanager

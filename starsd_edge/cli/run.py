@@ -169,7 +169,7 @@ def _bundle_of(model: str, weights: str | None, say: Callable[[str], None]) -> P
 
     place = place_in_cache(model, weights)
     with _with_libraries(model):
-        with loading_shown([place], say):
+        with loading_shown([place], say, only_checks=True):
             why = why_make(place)
         why = why or _why_not_of(model, place)
         if why and place.exists():

@@ -55,6 +55,11 @@ def test_a_terminal_shows_what_is_read_how_far_and_what_is_loaded(
     assert "checking model.onnx.data, 67 of 75.5 MB" in drawn
     assert "loading large, 75.5 MB" in drawn
     assert max(map(len, re.split(r"[\r\n]", drawn))) <= 80
+    drawn_before = screen.getvalue()
+    small = write_small_bundle(bundle.with_name("small"))
+    with loading_shown([small], lines.append):
+        load_bundle(small)
+    assert screen.getvalue() == drawn_before, "it would only flicker"
     assert lines == []
 
 
@@ -66,7 +71,10 @@ def test_elsewhere_a_line_tells_of_each_large_thing(bundle: Path, capsys: pytest
     small = write_small_bundle(bundle.with_name("small"))
     with loading_shown([small], lines.append):
         load_bundle(small)
-    assert len(lines) == 2
+    with loading_shown([bundle], lines.append, only_checks=True):
+        assert len(lines) == 2
+        load_bundle(bundle, anew=True)
+    assert lines[2:] == ["checking model.onnx.data, 75.5 MB"]
     assert capsys.readouterr().err == ""
 
 

@@ -19,6 +19,7 @@ from tests.support.command_line import CommandLine
         (("LS",), "'LS': `list` shows"),
         (("stop", "hub"), "Ctrl-C or SIGTERM ends a command; `ps` shows"),
         (("ecport", "x"), "'ecport': did you mean export?"),
+        (("smollm2-135m", "Hi"), "'smollm2-135m': `run smollm2-135m` chats with it"),
         (("frobnicate",), "'frobnicate': there are run, pull, "),
         (("bench", "decod"), "'decod': did you mean decode? (`starsd-edge bench --help`)"),
         (("config", "ls"), "'ls': there are show and path"),

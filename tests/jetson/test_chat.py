@@ -100,6 +100,10 @@ def test_quit_is_the_end(chat: Chat) -> None:
     assert chat.says("abc", "/quit", "de") == chat.expected("abc")
 
 
+def test_words_that_leave_other_programs_are_messages_in_a_script(chat: Chat) -> None:
+    assert chat("exit", "/bye", "/what").out == chat('"""exit"""', "/quit").out != ""
+
+
 def test_lines_between_quotes_are_one_message(chat: Chat) -> None:
     assert chat.says('"""ab', 'cd"""') == chat.expected("abcd")
 

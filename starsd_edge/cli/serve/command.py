@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -134,24 +135,25 @@ def _settings(http: HttpOptions) -> ServeSettings:
     return ServeSettings(http.model_name, http.max_queue, http.parallel, http.kv_tokens, door)
 
 
-def _open_target(options: ServeOptions) -> OpenTarget:
-    from starsd_edge.bundles.catalogue import bundles_at
+@contextmanager
+def _open_target(options: ServeOptions) -> Iterator[OpenTarget]:
+    """What is said of the hub comes after what is drawn of the loading: on a terminal they would garble each other."""
+    from starsd_edge.bundles.bundle import load_bundle
+    from starsd_edge.bundles.catalogue import find_bundle
     from starsd_edge.cli.progress import loading_shown
-    from starsd_jetson.api import open_target
+    from starsd_jetson.api import HubAccess, OpenTarget
 
-    hub = options.hub
-    with loading_shown(bundles_at(options.bundle), log.info, draws=not options.log.is_json):
-        return open_target(
-            options.bundle,
-            hub=hub_address(hub),
-            require_hub=hub.require_hub,
-            device=options.device,
-            threads=options.threads,
-            context=options.context,
-            name=hub.target_name,
-            drafts=draft_settings(options.drafts, hub),
-            notice=log.info,
+    hub, address = options.hub, hub_address(options.hub)
+    drafts = draft_settings(options.drafts, hub)
+    path = find_bundle(options.bundle)
+    with loading_shown([path], log.info, draws=not options.log.is_json):
+        target = OpenTarget.load(
+            load_bundle(path), options.device, options.threads, options.context, drafts, has_hub=address is not None
         )
+    with target:
+        if address is not None:
+            target.connect(HubAccess(address, hub.target_name, hub.require_hub, log.info))
+        yield target
 
 
 def _url(address: tuple[str, int]) -> str:
