@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
 from starsd_edge.errors import UsageError
 
 _MAX_BYTES = 64 << 10
+_TOKEN_BYTES = 32
+"""Random bytes of a new token: 256 bits, which cannot be found by trying."""
 _LONGEST_TOKEN = 4096
 """Characters; what is longer is another file, and would not fit an HTTP header."""
 
@@ -25,6 +28,23 @@ def read_token(path: Path) -> str:
     if not _is_token(token):
         raise UsageError(f"token file {path} must hold one token of printable ASCII without spaces, and nothing else")
     return token
+
+
+def make_token(path: Path) -> bool:
+    """Write a new token into a file that only its owner can read, unless there is one; whether it was written.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(f"token file {path} cannot be written: {error.strerror}") from None
+    with os.fdopen(file, "w") as stream:
+        stream.write(f"{secrets.token_hex(_TOKEN_BYTES)}\n")
+    return True
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:

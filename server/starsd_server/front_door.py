@@ -28,13 +28,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from starsd_edge.protocol.bundle_offer import OFFER_SUBPROTOCOL
 from starsd_edge.protocol.codes import CLOSE_POLICY
 from starsd_edge.protocol.hub_side import OwnPort, Refusal
 from starsd_edge.protocol.liveness import SILENT_HEARTBEATS, UNSENT_BYTES, Liveness, until_dead
 from starsd_edge.protocol.messages import HUB_HEADER, MAX_FRAME_BYTES, SUBPROTOCOL
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
 from starsd_server.dedicated_ports import DedicatedPorts, PortLeases
-from starsd_server.gate import owner_of, shown_ticket, turn_away, wants_feed
+from starsd_server.gate import owner_of, shown_ticket, turn_away, wanted_role
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import DoorSettings
 
@@ -81,6 +82,13 @@ class ConnectionHandler(Protocol):
     async def watched(self, connection: LiveConnection) -> None:
         """A monitor has connected: send it snapshots until it leaves."""
 
+    @property
+    def offers_bundles(self) -> bool:
+        """Whether there are bundles to fetch."""
+
+    async def fetching(self, connection: LiveConnection) -> None:
+        """A client that fetches bundles has connected: serve it until it leaves."""
+
     def public_page(self, path: str) -> Page | None:
         """A page for everybody: health."""
 
@@ -109,6 +117,7 @@ class FrontDoor:
         self._sockets: set[ServerConnection] = set()
         self._admitted: set[ServerConnection] = set()
         self._monitors: set[ServerConnection] = set()
+        self._fetching: set[ServerConnection] = set()
         self._at_own_port: dict[ServerConnection, int] = {}
         self._arrivals = 0
         self.auth_failures = 0
@@ -124,7 +133,7 @@ class FrontDoor:
         if self._settings.own_ports is not None:
             self._own_ports = DedicatedPorts(self._leases, sock, self._listen_for_one)
             self._own_ports.check()
-        self._server = await self._listen(sock, self._gate, [SUBPROTOCOL, FEED_SUBPROTOCOL])
+        self._server = await self._listen(sock, self._gate, [SUBPROTOCOL, FEED_SUBPROTOCOL, OFFER_SUBPROTOCOL])
 
     def own_port(self, owner: str) -> OwnPort | Refusal:
         """Hand out a port of its own to a target with this key; only where the settings have such ports."""
@@ -211,6 +220,7 @@ class FrontDoor:
                 door._sockets.discard(self)
                 door._admitted.discard(self)
                 door._monitors.discard(self)
+                door._fetching.discard(self)
                 door._leave_own_port(self)
 
         return CountedConnection
@@ -229,8 +239,13 @@ class FrontDoor:
             return _respond(connection, page)
         if path != "/":
             return _refuse(connection, HTTPStatus.NOT_FOUND, "see / (WebSocket), /healthz, /readyz, /status, /metrics")
-        if wants_feed(request.headers):
+        role = wanted_role(request.headers)
+        if role == FEED_SUBPROTOCOL:
             return self._admit(connection, self._monitors, self._settings.max_monitors, "monitors")
+        if role == OFFER_SUBPROTOCOL:
+            if not self._handler.offers_bundles:
+                return _refuse(connection, HTTPStatus.NOT_FOUND, "this hub offers no bundles: start it with --offer")
+            return self._admit(connection, self._fetching, self._settings.max_fetching, "downloads")
         return self._admit(connection, self._admitted, self._settings.max_connections, "targets")
 
     def _admit(
@@ -278,10 +293,11 @@ class FrontDoor:
 
     async def _serve(self, of_library: ServerConnection) -> None:
         connection = cast("LiveConnection", of_library)
-        if connection.subprotocol == FEED_SUBPROTOCOL:
+        if connection.subprotocol in (FEED_SUBPROTOCOL, OFFER_SUBPROTOCOL):
+            is_monitor = connection.subprotocol == FEED_SUBPROTOCOL
             watch = asyncio.create_task(_cut_when_dead(connection))
             try:
-                return await self._handler.watched(connection)
+                return await (self._handler.watched if is_monitor else self._handler.fetching)(connection)
             finally:
                 watch.cancel()
         self._arrivals += 1

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from websockets.datastructures import Headers
 
 from starsd_edge.listening import calls_this_machine, shown_secret
+from starsd_edge.protocol.bundle_offer import OFFER_SUBPROTOCOL
 from starsd_edge.protocol.messages import SUBPROTOCOL, TICKET_HEADER
 from starsd_edge.scheduling.policies import KeyTerms
 from starsd_edge.telemetry.feed import FEED_SUBPROTOCOL
@@ -57,11 +58,13 @@ def turn_away(headers: Headers, keys: Sequence[HubKey]) -> TurnedAway | None:
     return None
 
 
-def wants_feed(headers: Headers) -> bool:
-    """Whether this is a monitor. A client that offers both roles is a target: the door prefers that one."""
+def wanted_role(headers: Headers) -> str:
+    """The subprotocol of what the client is: a target, a monitor, or one that fetches bundles. One that offers several
+    is the first of these, and one that offers none is taken for a target.
+    """
     offered = ",".join(headers.get_all("Sec-WebSocket-Protocol"))
     names = {name.strip() for name in offered.split(",")}
-    return FEED_SUBPROTOCOL in names and SUBPROTOCOL not in names
+    return next((role for role in (SUBPROTOCOL, FEED_SUBPROTOCOL, OFFER_SUBPROTOCOL) if role in names), SUBPROTOCOL)
 
 
 def shown_ticket(headers: Headers) -> str:

@@ -55,6 +55,7 @@ from starsd_server.feed import MonitorFeed
 from starsd_server.front_door import FrontDoor, Page
 from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
+from starsd_server.offers import Offers
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
 from starsd_server.worker import DraftWorker, Handover
@@ -83,8 +84,17 @@ ConnectionAction = (
 class Hub:
     """One draft server. All methods belong to the event loop."""
 
-    def __init__(self, registry: DrafterRegistry, settings: HubSettings, clock: Callable[[], float]) -> None:
-        """`clock`: monotonic seconds, thread-safe."""
+    def __init__(
+        self,
+        registry: DrafterRegistry,
+        settings: HubSettings,
+        clock: Callable[[], float],
+        offers: Offers | None = None,
+    ) -> None:
+        """Args:
+        clock: monotonic seconds, thread-safe.
+        offers: bundles to hand to targets; None offers none.
+        """
         self.broken = asyncio.Event()
         """Set when the drafting thread, or the one that hands over what it did, has ended by a fault."""
         self._clock = clock
@@ -93,6 +103,7 @@ class Hub:
         self._hub_id = secrets.token_hex(8)
         self._drafters = registry.drafters
         self._door = FrontDoor(settings.door, settings.limits.heartbeat_s, self, clock)
+        self._offers = offers
         self._own_ports = len(settings.door.own_ports or ())
         self._drafting = settings.drafting
         self._pass_record = PassRecord([drafter.kind for drafter in self._drafters], settings.drafting.max_batch)
@@ -177,6 +188,16 @@ class Hub:
     async def watched(self, connection: LiveConnection) -> None:
         """See `ConnectionHandler`."""
         await self._feed.serve(connection)
+
+    @property
+    def offers_bundles(self) -> bool:
+        """See `ConnectionHandler`."""
+        return self._offers is not None
+
+    async def fetching(self, connection: LiveConnection) -> None:
+        """See `ConnectionHandler`."""
+        if self._offers is not None:
+            await self._offers.serve(connection)
 
     def public_page(self, path: str) -> Page | None:
         """See `ConnectionHandler`."""
@@ -431,12 +452,17 @@ def _health(good: bool, yes: str, no: str) -> Page:
 
 
 async def serve_hub(
-    registry: DrafterRegistry, settings: HubSettings, sock: socket.socket, announce: Callable[[], None]
+    registry: DrafterRegistry,
+    settings: HubSettings,
+    sock: socket.socket,
+    announce: Callable[[], None],
+    offers: Offers | None = None,
 ) -> None:
     """Run a hub on a bound socket until SIGINT or SIGTERM.
 
     Args:
         announce: called once targets can connect.
+        offers: bundles to hand to targets; None offers none.
 
     Raises:
         UsageError: another process listens there.
@@ -447,7 +473,7 @@ async def serve_hub(
     told_to_stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told_to_stop.set)
-    hub = Hub(registry, settings, time.monotonic)
+    hub = Hub(registry, settings, time.monotonic, offers)
     await hub.start(sock)
     try:
         announce()

@@ -21,6 +21,7 @@ class DoorSettings:
         keys: others that they may show, with terms of their own.
         max_connections: targets connected at once.
         max_monitors: monitors connected at once, beside the targets.
+        max_fetching: clients that fetch bundles at once, beside these.
         max_sockets: TCP connections at once, those that have not said anything yet included.
         open_timeout_s: most seconds from TCP connection to WebSocket; ends connections that send nothing.
         hello_timeout_s: most seconds from WebSocket to the first message; ends WebSockets that send nothing.
@@ -36,6 +37,7 @@ class DoorSettings:
     keys: tuple[HubKey, ...] = ()
     max_connections: int = 256
     max_monitors: int = 8
+    max_fetching: int = 4
     max_sockets: int = 512
     open_timeout_s: float = 5.0
     hello_timeout_s: float = 3.0

@@ -171,6 +171,30 @@ def fetch_progress(entry: CatalogueEntry | None) -> Iterator[Progress | None]:
         yield _announce_once(entry)
 
 
+@contextmanager
+def bytes_shown(name: str) -> Iterator[Progress]:
+    """Takes how many bytes of how many are here: a bar on a terminal, one line elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        said = False
+
+        def say_once(done: int, total: int) -> None:
+            nonlocal said
+            if not said:
+                typer.echo(f"fetching {name}: {megabytes(total - done)} of {megabytes(total)}", err=True)
+            said = True
+
+        yield say_once
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(name, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
 def _announce_once(entry: CatalogueEntry) -> Progress:
     announced = False
 

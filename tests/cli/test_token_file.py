@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from starsd_edge.errors import UsageError
-from starsd_edge.key_file import read_token
+from starsd_edge.key_file import make_token, read_token
 
 
 def token_in(directory: Path, mode: int) -> Path:
@@ -38,3 +38,15 @@ def test_a_credential_of_systemd_may_show_its_access_list_as_bits_of_the_group(
         read_token(token_in(tmp_path, 0o440))  # it lies elsewhere
     with pytest.raises(UsageError, match="open to other users"):
         read_token(token_in(tmp_path / "credentials", 0o444))
+
+
+def test_a_new_token_is_written_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    assert make_token(path)
+    token = read_token(path)
+    assert len(bytes.fromhex(token)) == 32
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not make_token(path), "one that is there stays"
+    assert read_token(path) == token
+    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+        make_token(tmp_path / "none" / "token")

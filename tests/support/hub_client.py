@@ -35,6 +35,7 @@ from starsd_edge.protocol.messages import (
 from starsd_server.drafters.contract import Drafter, DrafterRegistry
 from starsd_server.drafters.ngram import NgramDrafter
 from starsd_server.hub import Hub
+from starsd_server.offers import Offers
 from starsd_server.settings import HubSettings
 
 TOKENIZER_FP = "a" * 64
@@ -192,12 +193,13 @@ async def running_hub(
     required: bool = False,
     port: int = 0,
     clock: Callable[[], float] = time.monotonic,
+    offers: Offers | None = None,
 ) -> AsyncIterator[RunningHub]:
     """A hub on a loopback port (0: a free one); it drafts by n-grams where nothing else is given or fits."""
     fallback = NgramDrafter(max_sessions=64)
     registry = DrafterRegistry(drafters or [fallback], fallback, required)
     sock: socket.socket = bind("127.0.0.1", port, has_token=False)
-    hub = Hub(registry, settings or HubSettings(), clock)
+    hub = Hub(registry, settings or HubSettings(), clock, offers)
     await hub.start(sock)
     try:
         yield RunningHub(hub, sock.getsockname()[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,11 +17,12 @@ from starsd_edge.cli.logs import LogOptions, logging_to
 from starsd_edge.cli.options import MAX_THREADS, check_seconds
 from starsd_edge.cli.shared_options import AUTO, HeadDevice, HeadPrecision, QueueOrder, bundle_names, parse_hub_shape
 from starsd_edge.errors import UsageError
-from starsd_edge.key_file import read_token
+from starsd_edge.key_file import make_token, read_token
 
 if TYPE_CHECKING:
     from starsd_server.drafters.contract import Drafter, DrafterRegistry
     from starsd_server.gate import HubKey
+    from starsd_server.offers import Offers
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +73,20 @@ class RunDraftOptions:
     token_file: Annotated[
         Path | None, typer.Option(help="File with the token that targets must show, readable by its owner alone.")
     ] = None
+    make_token: Annotated[
+        bool, typer.Option(help="Write a new token into --token-file if it is not there yet.", show_default=False)
+    ] = False
     keys: Annotated[
         Path | None,
         typer.Option(help="TOML file with a table per key: token-file, and weight or priority of its targets."),
     ] = None
+    offer: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            help="A target's bundle to hand to devices that show the token (`pull --from`); can be given again.",
+            show_default=False,
+        ),
+    ] = ()
     require_drafter: Annotated[
         bool,
         typer.Option(help="Refuse targets that the drafter does not fit, instead of n-grams.", show_default=False),
@@ -120,6 +131,8 @@ class RunDraftOptions:
             raise UsageError("--drafter ngram uses no model: leave the BUNDLE out, or leave --drafter out")
         if not self.bundle and (self.device is HeadDevice.CUDA or self.draft_precision is not HeadPrecision.AUTO):
             raise UsageError("n-grams have no use for --device and --draft-precision: give a BUNDLE, or leave them out")
+        if self.make_token and self.token_file is None:
+            raise UsageError("--make-token writes --token-file: give both")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
@@ -148,7 +161,7 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
     from starsd_server.settings import DoorSettings, DraftingSettings, HubSettings
 
     with logging_to(sys.stderr, options.log):
-        token = None if options.token_file is None else read_token(options.token_file)
+        token = _token(options)
         limits = HubLimits(max_sessions=options.max_sessions, resume_grace_s=options.resume_grace)
         own_ports = _own_ports(options)
         drafting = DraftingSettings(
@@ -158,13 +171,30 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
         settings = HubSettings(door, limits, drafting)
         with (
             bind(options.host, options.port, has_token=bool(door.all_keys)) as sock,
-            listed("run-draft", bundles_at(*options.bundle), place=_url(sock.getsockname())),
+            listed("run-draft", bundles_at(*options.bundle, *options.offer), place=_url(sock.getsockname())),
         ):
-            registry = _registry(options, wrap)
+            registry, offers = _registry(options, wrap), _offers(options.offer)
             line = f"listening on {_url(sock.getsockname())} drafter={registry.names}"
             if own_ports is not None:
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
-            asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line)))
+            if offers is not None:
+                line += f" offers={','.join(bundle.name for bundle in offers.bundles)}"
+            asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line), offers))
+
+
+def _token(options: RunDraftOptions) -> str | None:
+    if options.token_file is None:
+        return None
+    if options.make_token and make_token(options.token_file):
+        log.info("wrote a new token into %s: targets need a copy of it", options.token_file)
+    return read_token(options.token_file)
+
+
+def _offers(names: Sequence[str]) -> Offers | None:
+    from starsd_edge.bundles.catalogue import find_bundle
+    from starsd_server.offers import Offers
+
+    return Offers.of([find_bundle(name) for name in names]) if names else None
 
 
 def _keys(options: RunDraftOptions) -> tuple[HubKey, ...]:
