@@ -22,14 +22,13 @@ from websockets.exceptions import ConnectionClosed
 
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.bundles.cache import MANIFEST_NAME, bundles_dir, cache_dir
-from starsd_edge.bundles.integrity import require_free_space, sha256_file, staged_directory
+from starsd_edge.bundles.integrity import require_free_space, require_replaceable, sha256_file, staged_directory
 from starsd_edge.errors import BundleError, UsageError, did_you_mean
 from starsd_edge.protocol.bundle_offer import (
     MAX_LIST_BYTES,
     OFFER_SUBPROTOCOL,
     Fetch,
     OfferedBundle,
-    OfferedFile,
     OfferError,
     decode_list,
 )
@@ -89,12 +88,13 @@ class BundleFetch:
 
         Raises:
             OfferError: the hub has none like that, or it cannot be had.
-            UsageError: several would do.
+            UsageError: several would do, or another bundle of that name is here.
             StarsdError: no room, or the files are not what the manifest lists.
         """
         bundle = choose(await self.offers(), name)
         target = bundles_dir() / bundle.name
-        if _is_here(target, bundle):
+        _require_no_other(target, bundle)
+        if _is_here(target):
             return Fetched(target, bundle, was_here=True)
         with _arriving(bundle) as place:
             missing = bundle.size - sum(_size(place / str(index)) for index in range(len(bundle.files)))
@@ -177,6 +177,7 @@ def choose(offers: Sequence[OfferedBundle], name: str) -> OfferedBundle:
         OfferError: there is none.
         UsageError: there are several of the model.
     """
+    _require_sound(offers)
     exact = [bundle for bundle in offers if bundle.name == name]
     found = exact or [bundle for bundle in offers if bundle.name.startswith(f"{name}-")]
     if len(found) == 1:
@@ -187,13 +188,31 @@ def choose(offers: Sequence[OfferedBundle], name: str) -> OfferedBundle:
     raise OfferError(f"the hub offers no {name!r}{did_you_mean(name, names) or f': it offers {_listed(names)}'}")
 
 
+def _require_sound(offers: Sequence[OfferedBundle]) -> None:
+    """Beyond what the types say: of two files of one name, one would stand in for the other after it was checked."""
+    for bundle in offers:
+        names = [file.name for file in bundle.files]
+        if len(names) != len(set(names)) or MANIFEST_NAME not in names:
+            raise OfferError(f"the hub's list of files of {bundle.name} cannot be right: nothing is fetched")
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _is_here(target: Path, bundle: OfferedBundle) -> bool:
+def _require_no_other(target: Path, bundle: OfferedBundle) -> None:
+    """A hub does not replace what a user has made or fetched elsewhere."""
+    require_replaceable(target, MANIFEST_NAME, "bundle")
     manifest = target / MANIFEST_NAME
-    if not manifest.is_file() or sha256_file(manifest) != bundle.manifest_sha256:
+    if manifest.is_file() and sha256_file(manifest) != bundle.manifest_sha256:
+        raise UsageError(
+            f"another {bundle.name} is here already: `starsd-edge rm {bundle.name}` makes way for the hub's"
+        )
+
+
+def _is_here(target: Path) -> bool:
+    """Whether it is whole."""
+    if not (target / MANIFEST_NAME).is_file():
         return False
     try:
         load_bundle(target)
@@ -246,28 +265,23 @@ def _is_whole(bundle: OfferedBundle, place: Path) -> bool:
 def _put_together(bundle: OfferedBundle, place: Path, target: Path) -> None:
     """Check what came against the manifest, and put it in place whole; what is not as it should be goes."""
     try:
-        manifest = next(index for index, file in enumerate(bundle.files) if file.name == MANIFEST_NAME)
-        if sha256_file(place / str(manifest)) != bundle.manifest_sha256:
-            raise OfferError(f"the hub sent another manifest of {bundle.name} than it named: nothing is kept of it")
         with staged_directory(target) as staging:
             for index, file in enumerate(bundle.files):
                 (place / str(index)).rename(staging / file.name)
                 (staging / file.name).chmod(0o644)
-            try:
-                listed = load_bundle(staging, anew=True).manifest.files
-            except BundleError as error:
-                raise OfferError(
-                    f"what the hub sent is not what its manifest lists, and is not kept: {error}"
-                ) from None
-            _require_all_listed(bundle.files, {*listed, MANIFEST_NAME})
-    except StopIteration:
-        raise OfferError(f"the hub names no {MANIFEST_NAME} for {bundle.name}") from None
+            _require_whole(bundle, staging)
     finally:
         shutil.rmtree(place, ignore_errors=True)
         with suppress(OSError):  # another fetch goes on there
             place.parent.rmdir()
 
 
-def _require_all_listed(files: Sequence[OfferedFile], listed: set[str]) -> None:
-    if extra := [file.name for file in files if file.name not in listed]:
+def _require_whole(bundle: OfferedBundle, staging: Path) -> None:
+    if sha256_file(staging / MANIFEST_NAME) != bundle.manifest_sha256:
+        raise OfferError(f"the hub sent another manifest of {bundle.name} than it named: nothing is kept of it")
+    try:
+        listed = load_bundle(staging, anew=True).manifest.files
+    except BundleError as error:
+        raise OfferError(f"what the hub sent is not what its manifest lists, and is not kept: {error}") from None
+    if extra := [file.name for file in bundle.files if file.name not in {*listed, MANIFEST_NAME}]:
         raise OfferError(f"the hub sent {extra[0]}, which the manifest does not list: nothing is kept of it")

@@ -152,6 +152,16 @@ async def test_a_file_that_was_altered_at_the_hub_is_not_kept(bundle: Path, cach
     assert left_in(cache) == ["bundles"]
 
 
+async def test_a_bundle_of_ones_own_is_not_replaced(bundle: Path, cache: Path) -> None:
+    (cache / "bundles").mkdir(parents=True)
+    mine = write_bundle(cache / "bundles" / "letters-fp32", context=64)
+    before = files_of(mine)
+    async with running_hub(offers=Offers.of([bundle])) as hub:
+        with pytest.raises(UsageError, match="another letters-fp32 is here already: `starsd-edge rm letters-fp32`"):
+            await fetching(hub.url).fetch("letters")
+        assert files_of(mine) == before
+
+
 async def test_who_shows_no_token_gets_nothing_and_few_come_at_once(bundle: Path, cache: Path) -> None:
     settings = HubSettings(DoorSettings(token="secret", max_fetching=1))
     async with running_hub(settings=settings, offers=Offers.of([bundle])) as hub:
@@ -237,7 +247,8 @@ def lying(first: object, *pieces: bytes | str) -> Script:
         (lying(listing(), b""), "something else than the file"),
         (lying(listing(), b"[]"), "another manifest of letters-fp32 than it named"),
         (lying(listing(), b"{}"), "not what its manifest lists, and is not kept"),
-        (lying(listing(files=[("weights", 2)]), b"{}"), "names no manifest.json"),
+        (lying(listing(files=[("weights", 2)]), b"{}"), "cannot be right"),
+        (lying(listing(files=[("manifest.json", 2), ("manifest.json", 2)]), b"{}"), "cannot be right"),
     ],
 )
 async def test_a_hub_that_lies_leaves_nothing_behind(script: Script, says: str, cache: Path) -> None:
