@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 VENV=.venv
-EXTRAS=export,server,serve,plan,bench,json,cpu
+EXTRAS=export,server,serve,plan,bench,json,discover,cpu
 
 # Make the environment ready. $1: "run" for what the program needs, "test" for the test and lint tools as well.
 # Does nothing, and needs no network, when a stamp says that this was done for the pyproject.toml and this file as they stand.

@@ -112,6 +112,6 @@ fill_other() (
     rm -rf "$VENV"
     "$1" -m venv "$VENV" &&
         pip_install "pip>=25.1" &&
-        pip_install --editable ".[server,serve,plan,json,cpu]" --group test &&
+        pip_install --editable ".[server,serve,plan,json,discover,cpu]" --group test &&
         echo "$(stamp) $PWD" >"$VENV/ready-to-test"
 )

@@ -76,6 +76,7 @@ EXTRA_OF = {
     "matplotlib": "bench",
     "simpy": "plan",
     "llguidance": "json",
+    "zeroconf": "discover",
     "torch": "export",
     "transformers": "export",
     "onnx": "export",

@@ -24,6 +24,7 @@ from types import TracebackType
 from starsd_edge.bundles.bundle import Bundle, load_bundle
 from starsd_edge.bundles.catalogue import find_bundle
 from starsd_edge.device.host import name_of_target
+from starsd_edge.discovery import AUTO, choose_hub, find_hubs
 from starsd_edge.doctor.curve_store import kept_curves
 from starsd_edge.errors import UsageError
 from starsd_edge.key_file import read_token
@@ -129,10 +130,18 @@ class HubAccess:
 def hub_address(url: str, key_file: Path | str | None = None) -> HubAddress:
     """A hub's checked address with the key from a file.
 
+    Args:
+        url: an address, or "auto" for the one hub on the local network that shows the key (see
+            `starsd_edge.discovery`); that takes some seconds, and the extra `discover`.
+
     Raises:
-        UsageError: the address or the file cannot be used.
+        UsageError: the address or the file cannot be used, or there is no such hub.
     """
-    return HubAddress.parse(url, None if key_file is None else read_token(Path(key_file)))
+    key = None if key_file is None else read_token(Path(key_file))
+    if url == AUTO:
+        url = choose_hub(find_hubs(), key)
+        log.info("found the hub at %s", url)
+    return HubAddress.parse(url, key)
 
 
 def link_to(

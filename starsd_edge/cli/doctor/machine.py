@@ -12,6 +12,7 @@ from starsd_edge.cli.doctor.bundle import GPU_DEVICES, Here, check_bundle
 from starsd_edge.cli.doctor.options import DoctorOptions
 from starsd_edge.device.facts import read_device
 from starsd_edge.device.host import Host
+from starsd_edge.discovery import AUTO
 from starsd_edge.doctor.bundle import engine_hosts
 from starsd_edge.doctor.device import check_device
 from starsd_edge.doctor.findings import Finding, Findings, failure, not_run, note, ok
@@ -39,7 +40,7 @@ def check_all(options: DoctorOptions, progress: Progress) -> Findings:
     Raises:
         UsageError: the hub's address is none.
     """
-    if options.hub:
+    if options.hub and options.hub != AUTO:
         from starsd_jetson.api import hub_address
 
         hub_address(options.hub, None)  # a wrong one is known before anything is looked at

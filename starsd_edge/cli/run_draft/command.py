@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -76,6 +77,10 @@ class RunDraftOptions:
     make_token: Annotated[
         bool, typer.Option(help="Write a new token into --token-file if it is not there yet.", show_default=False)
     ] = False
+    announce: Annotated[
+        bool,
+        typer.Option(help="Let targets on the local network find this hub (`--hub auto`).", show_default=False),
+    ] = False
     keys: Annotated[
         Path | None,
         typer.Option(help="TOML file with a table per key: token-file, and weight or priority of its targets."),
@@ -133,6 +138,8 @@ class RunDraftOptions:
             raise UsageError("n-grams have no use for --device and --draft-precision: give a BUNDLE, or leave them out")
         if self.make_token and self.token_file is None:
             raise UsageError("--make-token writes --token-file: give both")
+        if self.announce and self.token_file is None:
+            raise UsageError("--announce shows targets that this hub has their token: give --token-file")
         if self.isolation is Isolation.SHARED and self.port_range:
             raise UsageError("--port-range is for --isolation dedicated: give both, or leave it out")
         check_seconds("--resume-grace", self.resume_grace)
@@ -179,7 +186,24 @@ def run_hub(options: RunDraftOptions, wrap: Callable[[Drafter], Drafter] = lambd
                 line += f" ports={own_ports.start}-{own_ports.stop - 1}"
             if offers is not None:
                 line += f" offers={','.join(bundle.name for bundle in offers.bundles)}"
-            asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line), offers))
+            with _announced(options, sock.getsockname(), token):
+                asyncio.run(serve_hub(registry, settings, sock, lambda: typer.echo(line), offers))
+
+
+@contextmanager
+def _announced(options: RunDraftOptions, address: tuple[str, int], token: str | None) -> Iterator[None]:
+    """On the local network, where that is wanted."""
+    if not options.announce or token is None:
+        yield
+        return
+    import socket
+
+    from starsd_edge.discovery import Announcement, addresses_to_announce, announced
+
+    host, port = address[:2]
+    with announced(Announcement.of(socket.gethostname(), addresses_to_announce(host), port, token)):
+        log.info("announced on the local network")
+        yield
 
 
 def _token(options: RunDraftOptions) -> str | None:
