@@ -70,7 +70,9 @@ def answer(star: SteppedStar, told: Told, open_channel: OpenChannel | None = Non
     )
 
 
-def a_star(warm_s: float = 0.0, draft_from_s: float = 0.0, window: int | None = None) -> SteppedStar:
+def a_star(
+    warm_s: float = 0.0, draft_from_s: float = 0.0, window: int | None = None, service_s: float = 0.005
+) -> SteppedStar:
     clock = Clock()
     truth = (*PROMPT, *expected().token_ids)
     return SteppedStar(
@@ -78,6 +80,7 @@ def a_star(warm_s: float = 0.0, draft_from_s: float = 0.0, window: int | None = 
         truth,
         warm_s=warm_s,
         draft_from_s=draft_from_s,
+        service_s=service_s,
         window=window,
         vocab_size=WORDS,
         feature_width=WIDTH,
@@ -122,6 +125,25 @@ def test_first_tokens_do_not_wait_for_the_hub_and_later_rounds_use_it(
     later = [done for done in told.rounds[len(early) + 4 :] if done.origin == HUB]
     assert sum(done.emitted for done in later) > 18
     assert told.at[-1] - told.at[0] < 0.75 * PASS_S * len(told.at)
+
+
+@pytest.mark.parametrize("state", ["idle", "busy", "never answers", "absent"])
+def test_the_first_token_comes_when_it_would_come_without_a_hub(state: str) -> None:
+    without = Told(Clock())
+    decode(PacedEngine(without.clock), letters([]), WANTED, NoDrafts(), clock=without.clock, on_piece=without.on_piece)
+    star = a_star(warm_s=1e6 if state == "never answers" else 0.0, service_s=5.0 if state == "busy" else 0.005)
+    source = HubDrafts(
+        lambda prompt, kind: None if state == "absent" else star.open_channel(prompt, kind),
+        NoDrafts(),
+        WaitPolicy(),
+        star.clock,
+    )
+    for _ in range(3):  # also once the wait policy knows the hub
+        told, began = Told(star.clock), star.clock.now
+        said = decode(PacedEngine(star.clock), letters([]), WANTED, source, clock=star.clock, on_piece=told.on_piece)
+        assert Plain.of(said) == expected()
+        assert told.at[0] - began == pytest.approx(without.at[0])
+    assert bool(star.opened) == (state != "absent"), "the hub had the sessions where there was one"
 
 
 def test_a_chat_goes_on_in_its_session_with_the_rows_that_are_new() -> None:
