@@ -173,8 +173,8 @@ class HubOptions:
     hub: Annotated[
         str | None,
         typer.Option(
-            help="The hub: its host, or a ws:// or wss:// address (8317 where no port is named), or auto for the one on "
-            "the local network that shows your token. An empty one is none.",
+            help="The hub: its host, or a ws:// or wss:// address (8317 where no port is named), or auto for the one "
+            "on the local network that shows your token. An empty one is none.",
             show_default=False,
         ),
     ] = None
