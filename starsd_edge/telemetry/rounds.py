@@ -70,6 +70,8 @@ class RoundStats:
     round_s: float = 0.0
     verify_s: float = 0.0
     wait_s: float = 0.0
+    plain_s: float = 0.0
+    """Seconds of the rounds without a draft."""
     by_origin: dict[str, int] = field(default_factory=dict)
     """Number of rounds by the origin of their draft: `HUB`, `NGRAM`, `GRAMMAR` or `NONE`."""
     why_off: dict[str, int] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class RoundStats:
         self.round_s += done.round_s
         self.verify_s += done.verify_s
         self.wait_s += done.wait_s
+        self.plain_s += done.round_s if done.origin == NONE else 0.0
         _count(self.by_origin, {done.origin: 1})
         if done.why_off:
             _count(self.why_off, {done.why_off: 1})
@@ -108,6 +111,7 @@ class RoundStats:
         self.round_s += other.round_s
         self.verify_s += other.verify_s
         self.wait_s += other.wait_s
+        self.plain_s += other.plain_s
         _count(self.by_origin, other.by_origin)
         _count(self.why_off, other.why_off)
         self._count_levels(other.level_trials, other.level_hits)
@@ -120,6 +124,11 @@ class RoundStats:
             self.level_trials[level] += count
         for level, count in enumerate(hits):
             self.level_hits[level] += count
+
+    @property
+    def plain_tokens_per_s(self) -> float | None:
+        """Tokens per second in rounds without a draft, each of which gives one; None where there was none."""
+        return self.by_origin.get(NONE, 0) / self.plain_s if self.plain_s > 0 else None
 
     @property
     def accepted_per_round(self) -> float:

@@ -27,6 +27,7 @@ from starlette.routing import Route
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.text.tokenizer import Tokenizer
 from starsd_jetson.answers import BusyError
+from starsd_jetson.serve import page
 from starsd_jetson.serve.backend import Backend, Job, JobCancelledError
 from starsd_jetson.serve.chat import ChatWriter, Chunk, CompletionWriter, Head, Writer
 from starsd_jetson.serve.choices import Choices
@@ -138,6 +139,7 @@ class Api:
             Route(f"{_MODEL_PATH}{{name:path}}", self._one_model),
             Route("/health", self._health),
             Route("/metrics", self._metrics_page),
+            Route(page.PATH, self._page),
         ]
 
     def _post(self, path: str, kind: Kind) -> Route:
@@ -247,6 +249,9 @@ class Api:
     async def _health(self, request: Request) -> Response:
         is_up = self._hub_is_up()
         return _json({"status": "ok", "hub": "none" if is_up is None else "up" if is_up else "away"})
+
+    async def _page(self, request: Request) -> Response:
+        return page.chat_page()
 
     async def _metrics_page(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)

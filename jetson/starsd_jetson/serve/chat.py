@@ -156,6 +156,8 @@ class ChatWriter(_OpenAiWriter):
             shape = self._shape(choice, said)
             if self._wants_logprobs:
                 shape["logprobs"] = self._logprobs(delta.logprobs)
+            if self.choices.prepared.show_sources:
+                shape["token_sources"] = [list(pair) for pair in delta.sources]
             shapes.append(self._with_ids(shape, choice, delta.ids, is_first=False))
         if delta.finish_reason is not None:
             shapes.append(self._shape(choice, {}) | {"finish_reason": delta.finish_reason})

@@ -35,12 +35,14 @@ class Delta:
 
     Attributes:
         parts: text and calls, in order.
+        sources: the text by what drafted it, where that is asked for: pairs of text and source.
         finish_reason: of the last one: "stop", "length" or "tool_calls"; None before.
     """
 
     parts: tuple[str | IdentifiedCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     ids: tuple[int, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
     finish_reason: str | None = None
 
     @property
@@ -101,7 +103,9 @@ class Choices:
         choice, reader = self.all[number], self._readers[number]
         if isinstance(event, Piece):
             parts = self._parts([event.text] if reader is None else reader.feed(event.text))
-            delta = Delta(parts, event.logprobs, event.tokens if self.prepared.show_ids else ())
+            ids = event.tokens if self.prepared.show_ids else ()
+            sources = tuple((span.text, span.origin) for span in event.spans) if self.prepared.show_sources else ()
+            delta = Delta(parts, event.logprobs, ids, sources)
         else:
             parts = self._parts([] if reader is None else reader.finish())
             has_calls = bool(choice.calls or Delta(parts).calls)
@@ -131,7 +135,14 @@ class Choices:
         stats = RoundStats()
         for answer in self._answers():
             stats.merge(answer.stats)
-        return {"speculative_decoding": speculation(stats, self.prepared.requests[0].shape.max_depth)}
+        decode_s = sum(answer.decode_s for answer in self._answers())
+        return {
+            "speculative_decoding": speculation(stats, self.prepared.requests[0].shape.max_depth),
+            "speed": {
+                "tokens_per_s": stats.emitted / decode_s if decode_s > 0 else None,
+                "plain_tokens_per_s": stats.plain_tokens_per_s,
+            },
+        }
 
     def _answers(self) -> list[Answer]:
         return [choice.answer for choice in self.all if choice.answer is not None]

@@ -31,8 +31,8 @@ _SHOWN = 200
 """Most characters of what a client has sent that are shown."""
 _POLLED = frozenset({"/health", "/metrics"})
 """Pages that programs ask for all the time."""
-_PUBLIC = frozenset({"/health"})
-"""Pages that tell nothing but that the server is up."""
+_PUBLIC = frozenset({"/health", "/"})
+"""Pages that tell nothing but that the server is up: the chat page asks for a key by itself."""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Prepared:
         stream: piece by piece.
         include_usage: a stream ends with its usage.
         show_ids: token ids are part of the response.
+        show_sources: so is what drafted each part of the text.
         tools: None where the model was offered none.
     """
 
@@ -62,6 +63,7 @@ class Prepared:
     stream: bool = False
     include_usage: bool = False
     show_ids: bool = False
+    show_sources: bool = False
     tools: Tools | None = None
 
 
@@ -93,6 +95,8 @@ class Preparer:
         messages = [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
         functions = [template_tool(tool.function) for tool in body.tools or ()]
         prompt = self._chat_prompt(messages, functions if tools else None, "messages")
+        if body.return_token_sources and (tools or not body.stream):
+            raise ApiError("return_token_sources is for streams without tools", "return_token_sources")
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise ApiError("give max_completion_tokens or max_tokens, not both", "max_tokens")
         name = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
@@ -108,6 +112,7 @@ class Preparer:
             stream=body.stream,
             include_usage=_include_usage(body),
             show_ids=body.return_token_ids,
+            show_sources=body.return_token_sources,
             tools=tools,
         )
 

@@ -291,6 +291,7 @@ class ChatBody(Sampling, kw_only=True):
     parallel_tool_calls: bool = True
     response_format: ResponseFormat | None = None
     return_token_ids: bool = False
+    return_token_sources: bool = False
 
 
 class CompletionBody(Sampling, kw_only=True):
