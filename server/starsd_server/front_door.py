@@ -16,8 +16,8 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, cast
@@ -65,6 +65,7 @@ class Page:
     status: HTTPStatus
     body: str
     content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class ConnectionHandler(Protocol):
@@ -90,7 +91,7 @@ class ConnectionHandler(Protocol):
         """A client that fetches bundles has connected: serve it until it leaves."""
 
     def public_page(self, path: str) -> Page | None:
-        """A page for everybody: health."""
+        """A page for everybody: health, and at / the picture of the star for a browser."""
 
     def private_page(self, path: str) -> Page | None:
         """A page for holders of the token."""
@@ -229,7 +230,7 @@ class FrontDoor:
         """Answer in HTTP, or let a target in (None)."""
         path = _path(request)
         page = self._handler.public_page(path)
-        if page is not None:
+        if page is not None and (path != "/" or "Upgrade" not in request.headers):
             return _respond(connection, page)
         away = self._turn_away(connection, request)
         if away is not None:
@@ -366,4 +367,5 @@ def _respond(connection: ServerConnection, page: Page) -> Response:
     del response.headers["Content-Type"]
     response.headers["Content-Type"] = page.content_type
     response.headers[HUB_HEADER] = SUBPROTOCOL
+    response.headers.update(page.headers)
     return response

@@ -56,6 +56,7 @@ from starsd_server.front_door import FrontDoor, Page
 from starsd_server.measurements import Latencies, PassRecord
 from starsd_server.metrics import CONTENT_TYPE, HubMetrics
 from starsd_server.offers import Offers
+from starsd_server.page import star_page
 from starsd_server.peer import LiveConnection, Peer
 from starsd_server.settings import HubSettings
 from starsd_server.worker import DraftWorker, Handover
@@ -201,6 +202,8 @@ class Hub:
 
     def public_page(self, path: str) -> Page | None:
         """See `ConnectionHandler`."""
+        if path == "/":
+            return star_page()
         if path == "/healthz":
             return _health(self._worker.is_alive, "ok", "the drafting thread has ended")
         if path == "/readyz":

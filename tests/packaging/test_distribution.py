@@ -89,6 +89,9 @@ def test_the_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     folders = [ROOT / "starsd_edge", *ROOT.glob("*/starsd_*")]
     files = [file for folder in folders for file in folder.rglob("*.py")]
+    pages = [file for folder in folders for file in folder.rglob("*.html")]
+    assert {page.name for page in pages} == {"page.html", "star.html"}
+    files += pages
     assert len(files) > 50
     missing = [f for f in files if "/".join(f.parts[_package_depth(f) :]) not in names]
     assert missing == []

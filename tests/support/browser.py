@@ -35,8 +35,9 @@ class Page:
             self._call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
-        """Go there."""
+        """Go there; the page stands when this returns."""
         self._call("Page.navigate", url=url)
+        self.until(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(url)})")
 
     def size(self, width: int, height: int) -> None:
         """Of the window, in CSS pixels."""
@@ -54,7 +55,7 @@ class Page:
         """The value of an expression, once it is one that counts as true."""
         deadline = time.monotonic() + DEADLINE_S
         while not (value := self.run(script)):
-            assert time.monotonic() < deadline, (script, self.run("document.body.innerText"), self.complaints)
+            assert time.monotonic() < deadline, (script, self.run("document.body?.innerText"), self.complaints)
             time.sleep(0.02)
         return value
 
