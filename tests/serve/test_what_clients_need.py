@@ -158,7 +158,7 @@ def test_every_response_says_how_drafting_went_and_what_it_is_called(
 
 
 def test_acceptance_is_counted_by_position(echo: Served) -> None:
-    """Its own n-grams draft a text that repeats itself, unless a loaded machine makes them look as if they do not pay."""
+    """Its own n-grams draft a text that repeats itself, unless a loaded machine makes them seem not to pay."""
     for _ in range(20):
         figures = echo.ask(CHAT, chat("ab" * 30)).body["metrics"]["speculative_decoding"]
         if figures["num_accepted_draft_tokens"]:
