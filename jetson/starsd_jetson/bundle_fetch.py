@@ -32,7 +32,15 @@ from starsd_edge.protocol.bundle_offer import (
     OfferError,
     decode_list,
 )
-from starsd_edge.telemetry.hub_opening import CLOSE_TIMEOUT_S, NOT_LET_IN, NotOpenedError, open_hub, token_remedy
+from starsd_edge.protocol.codec import printable
+from starsd_edge.telemetry.hub_opening import (
+    CLOSE_TIMEOUT_S,
+    NOT_LET_IN,
+    NotOpenedError,
+    describe,
+    open_hub,
+    token_remedy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +54,8 @@ _SILENCE_S = 30.0
 _ATTEMPTS = 5
 """Connections in a row that bring nothing, after which the fetch gives up."""
 _PAUSE_S = 1.0
+_MOST_WORDS = 400
+"""Most characters shown of what is wrong with a manifest: part of it may come from the hub."""
 _NOT_FOUND, _UNAVAILABLE, _NO_SUCH_ROLE = 404, 503, 400
 Progress = Callable[[int, int], None]
 """Told the bytes that are here, and those of the whole bundle."""
@@ -112,7 +122,7 @@ class BundleFetch:
             except (OfferError, ConnectionClosed, asyncio.TimeoutError) as error:
                 failures = failures + 1 if _arrived(bundle, place) == before else 0
                 if isinstance(error, _FinalError) or failures == _ATTEMPTS:
-                    reason = str(error) or "the link broke again and again"
+                    reason = str(error) if isinstance(error, OfferError) else self._ending(error)
                     raise OfferError(f"{reason}; what came is kept: the same command goes on from there") from None
                 await self._sleep(_PAUSE_S)
 
@@ -143,13 +153,24 @@ class BundleFetch:
         except NotOpenedError as error:
             raise self._explained(error) from None
         try:
-            message = await asyncio.wait_for(connection.recv(), _SILENCE_S)
-            yield connection, decode_list(message if isinstance(message, bytes) else b"").bundles
+            yield connection, await self._list(connection)
         finally:
             try:
                 await asyncio.wait_for(connection.close(), CLOSE_TIMEOUT_S)
             except asyncio.TimeoutError:
                 connection.transport.abort()
+
+    async def _list(self, connection: ClientConnection) -> Sequence[OfferedBundle]:
+        try:
+            message = await asyncio.wait_for(connection.recv(), _SILENCE_S)
+        except (ConnectionClosed, asyncio.TimeoutError) as error:
+            raise OfferError(f"{self._ending(error)}; it has not said what it offers: try again") from None
+        return decode_list(message if isinstance(message, bytes) else b"").bundles
+
+    def _ending(self, error: BaseException) -> str:
+        """What ended a connection, in the hub's words where it gave some."""
+        said = error.rcvd.reason if isinstance(error, ConnectionClosed) and error.rcvd is not None else ""
+        return f"the hub {self._address.url} was lost ({printable(said) or describe(error, self._address.url)})"
 
     def _explained(self, error: NotOpenedError) -> OfferError:
         url, status = self._address.url, error.status
@@ -282,6 +303,7 @@ def _require_whole(bundle: OfferedBundle, staging: Path) -> None:
     try:
         listed = load_bundle(staging, anew=True).manifest.files
     except BundleError as error:
-        raise OfferError(f"what the hub sent is not what its manifest lists, and is not kept: {error}") from None
+        why = printable(str(error))[:_MOST_WORDS]
+        raise OfferError(f"what the hub sent is not what its manifest lists, and is not kept: {why}") from None
     if extra := [file.name for file in bundle.files if file.name not in {*listed, MANIFEST_NAME}]:
         raise OfferError(f"the hub sent {extra[0]}, which the manifest does not list: nothing is kept of it")

@@ -435,6 +435,7 @@ class Hub:
             policy_in_use=self._queue.policy,
             batches=self._pass_record.batches(),
             unused_s=self._pass_record.unused_s,
+            bundle_bytes=0 if self._offers is None else self._offers.bytes_sent,
         )
 
     def _shown_names(self) -> dict[HubConnection, str]:

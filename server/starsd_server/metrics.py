@@ -77,6 +77,7 @@ class _FactsCollector(Collector):
         stale += sum(count for why, count in facts.dropped.items() if why in _STALE)
         yield _counter("starsd_stale_drops", "Requests and drafts that nobody waited for any more.", stale)
         yield _bytes(facts)
+        yield _counter("starsd_bundle_bytes", "Bytes of bundles handed to targets.", facts.bundle_bytes)
         yield _decode_errors(facts)
         yield from _of_drafters(facts.drafters)
         yield from _of_acceptance(facts.drafted)

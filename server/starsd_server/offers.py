@@ -71,6 +71,7 @@ class Offers:
 
     async def serve(self, connection: LiveConnection) -> None:
         """Answer a client until it leaves."""
+        told: set[str] = set()
         try:
             await connection.send(msgspec.msgpack.encode(OfferList(list(self.bundles))))
             while True:
@@ -80,6 +81,9 @@ class Offers:
                 if wanted is None or found is None or wanted.at > found[1]:
                     await connection.close(CLOSE_POLICY, "no such bundle, file or place in it")
                     return
+                if wanted.bundle not in told:
+                    told.add(wanted.bundle)
+                    log.info("%s fetches %s", connection.shown_address, wanted.bundle)
                 await self._send(connection, *found, wanted.at)
         except (ConnectionClosed, asyncio.TimeoutError):
             return

@@ -37,6 +37,12 @@ class LiveConnection(ServerConnection):
 
     liveness: Liveness
 
+    @property
+    def shown_address(self) -> str:
+        """Where it comes from."""
+        address = self.remote_address
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
+
     def data_received(self, data: bytes) -> None:
         self.liveness.arrived(self.loop.time())
         super().data_received(data)
@@ -100,8 +106,7 @@ class Peer:
     @property
     def address(self) -> str:
         """Where it connects from."""
-        address = self._connection.remote_address
-        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
+        return self._connection.shown_address
 
     @property
     def host(self) -> str:

@@ -18,6 +18,8 @@ TOKENIZER_NAME = "tokenizer.json"
 TARGET_KIND = "target"
 _USES = {TARGET_KIND: "run-target", "draft-head": "run-draft alone (a head that drafts)"}
 _MAX_MANIFEST_BYTES = 1 << 20
+_NOT_READABLE = (msgspec.DecodeError, RecursionError)
+"""What decoding raises: the second for text of many brackets."""
 _REMEDY = "make the bundle again with `starsd-edge export`"
 
 ManifestType = TypeVar("ManifestType", bound=msgspec.Struct)
@@ -93,7 +95,7 @@ def read_manifest(path: Path, schema: type[ManifestType], kind: str) -> Manifest
         raise BundleError(f"{path} is a bundle for {_USES.get(head.kind, head.kind)}, not for {_USES[kind]}")
     try:
         return msgspec.json.decode(data, type=schema)
-    except msgspec.DecodeError as error:
+    except _NOT_READABLE as error:
         raise BundleError(f"{file} is damaged ({error}): {_REMEDY}") from None
 
 
@@ -146,7 +148,7 @@ class _Head(msgspec.Struct):
 def _head_of(file: Path, data: bytes) -> _Head:
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except msgspec.DecodeError as error:
+    except _NOT_READABLE as error:
         raise BundleError(f"{file} is damaged ({error}): {_REMEDY}") from None
     if head.schema_version != SCHEMA_VERSION:
         raise BundleError(

@@ -4,6 +4,7 @@ $STARSD_CACHE, else $XDG_CACHE_HOME/starsd-edge, else ~/.cache/starsd-edge
     models/<name>/     checkpoints fetched by `pull`
     bundles/<name>/    what `export` wrote
     engines/<name>/    what `export --engine` built
+    arriving/          parts of bundles that `pull --from` fetches
     verify-curves/     what `bench verify` and `doctor --network` measured
     traces/            what `bench trace` recorded
     own-text/          what models wrote for the search of int4 scales

@@ -95,7 +95,7 @@ def decode_list(message: bytes) -> OfferList:
     """
     try:
         return msgspec.msgpack.decode(message, type=OfferList)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise OfferError(f"the hub's list of bundles cannot be read ({error}): it is of another version") from None
 
 

@@ -274,6 +274,7 @@ class HubFacts:
         own_ports_taken: ports of these that are handed out.
         policy: name of the policy by which requests are ordered.
         policy_in_use: the rule followed now, which differs where the policy changes it with the load.
+        bundle_bytes: of files of bundles, handed to targets.
     """
 
     hub_id: Label = ""
@@ -300,3 +301,4 @@ class HubFacts:
     policy_in_use: Label = ""
     batches: BatchFacts = field(default_factory=BatchFacts)
     unused_s: Measure = 0.0
+    bundle_bytes: Total = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from websockets.typing import Subprotocol
 from starsd_edge.bundles.bundle import load_bundle
 from starsd_edge.errors import StarsdError, UsageError
 from starsd_edge.protocol.bundle_offer import OFFER_SUBPROTOCOL, Fetch, OfferedBundle, OfferedFile
+from starsd_jetson import bundle_fetch
 from starsd_jetson.bundle_fetch import BundleFetch, choose
 from starsd_jetson.hub_address import HubAddress
 from starsd_server import offers as offers_module
@@ -58,7 +60,10 @@ def left_in(cache: Path) -> list[str]:
     return sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if "checked" not in path.parts)
 
 
-async def test_a_bundle_arrives_as_it_is_and_is_fetched_once(bundle: Path, cache: Path) -> None:
+async def test_a_bundle_arrives_as_it_is_and_is_fetched_once(
+    bundle: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "starsd_server")
     offers = Offers.of([bundle])
     told: list[tuple[int, int]] = []
     async with running_hub(offers=offers) as hub:
@@ -69,6 +74,9 @@ async def test_a_bundle_arrives_as_it_is_and_is_fetched_once(bundle: Path, cache
         assert fetched.path == cache / "bundles" / "letters-fp32"
         assert files_of(fetched.path) == files_of(bundle)
         assert offers.bytes_sent == listed.size
+        sent = {line for line in (await hub.get("/metrics"))[1].splitlines() if line.startswith("starsd_bundle_bytes")}
+        assert sent == {f"starsd_bundle_bytes_total {float(listed.size)}"}
+        assert sum("fetches letters-fp32" in line for line in caplog.messages) == 1, "and not for each file"
         assert told[-1] == (listed.size, listed.size)
         assert (await fetch.fetch("letters-fp32")).was_here
         assert offers.bytes_sent == listed.size
@@ -260,6 +268,56 @@ async def test_a_hub_that_lies_leaves_nothing_behind(script: Script, says: str, 
         [],
         [f"arriving/{DIGEST[:32]}"],
     ), "at most what came of a file, below its digest"
+
+
+def ending(*first: bytes, reason: str = "", is_silent: bool = False) -> Script:
+    """Says this first, waits to be asked if there was something, and ends."""
+
+    async def script(connection: ServerConnection) -> None:
+        for message in first:
+            await connection.send(message)
+            await connection.recv()
+        if is_silent:
+            await connection.wait_closed()
+        await connection.close(1008, reason)
+
+    return script
+
+
+def of_manifest(manifest: bytes) -> Script:
+    """Hands out a bundle with this manifest, and says its true digest."""
+    files = [["manifest.json", len(manifest)]]
+    return lying(["offers", [["letters-fp32", "x", "fp32", hashlib.sha256(manifest).hexdigest(), files]]], manifest)
+
+
+STEERING = "\x1b[2J\x1b]0;owned"
+DEEP = 20_000
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (ending(reason=STEERING), "was lost .*owned.*it has not said what it offers"),
+        (ending(), "was lost .*it has not said what it offers"),
+        (ending(is_silent=True), "was lost .no answer in time.*it has not said what it offers"),
+        (ending(msgspec.msgpack.encode(listing()), reason=STEERING), "owned.*the same command goes on from there"),
+        (ending(msgspec.msgpack.encode(listing())), "was lost .the connection was lost.*goes on from there"),
+        (ending(b"\x93\xa6offers\x90" + b"\x91" * DEEP + b"\x90"), "list of bundles cannot be read"),
+        (of_manifest(b'{"schema_version":1,"x":' + b"[" * DEEP + b"]" * DEEP + b"}"), "is damaged"),
+        (of_manifest(msgspec.json.encode({"schema_version": 1, "kind": STEERING})), "is a bundle for .*owned"),
+        (of_manifest(msgspec.json.encode({"schema_version": 1, STEERING: 1})), "is damaged .*owned"),
+    ],
+)
+async def test_what_a_hub_does_and_writes_is_one_line_that_steers_no_terminal(
+    script: Script, says: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle_fetch, "_SILENCE_S", 0.05 if "no answer" in says else 30.0)
+    async with serve(script, "127.0.0.1", 0, subprotocols=[Subprotocol(OFFER_SUBPROTOCOL)]) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(StarsdError, match=says) as refused:
+            await fetching(f"ws://127.0.0.1:{port}").fetch("letters")
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1000
 
 
 async def test_a_server_of_another_kind_or_none_is_one_line(cache: Path) -> None:
