@@ -3,7 +3,9 @@
 Anybody on the network can announce anything, and a target shows its token to the hub it connects to. So a hub announces
 with each address a proof that it knows the token: a keyed digest (HMAC-SHA256) of address and port. A target takes only
 an address with the proof for its own token. Who copies an announcement copies the address with it. (The proof lets who
-sees it try weak tokens: a token has to be a random one, as `run-draft --make-token` writes it.)
+sees it try weak tokens: a token has to be a random one, as `run-draft --make-token` writes it. And it binds the
+address, not the machine: over ws://, who takes the hub's address over gets the token, as with an address that a user
+gives.)
 
 Nothing is sent or heard unless a user asks for it.
 """
@@ -15,7 +17,8 @@ import hmac
 import ipaddress
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +32,7 @@ LOOKING_S = 3.0
 _MOST_HUBS = 64
 _MOST_ADDRESSES = 8
 _ANSWER_MS = 1000
+_CONNECT_S = 1.0
 _PURPOSE = b"starsd-edge announcement v1"
 _SHOWN = 63
 
@@ -52,12 +56,13 @@ class Announcement:
         """For a hub with this token."""
         return cls(name, port, {address: proof_of(token, address, port) for address in addresses[:_MOST_ADDRESSES]})
 
-    def shown_address(self, token: str) -> str | None:
-        """The first address with the right proof for this token."""
-        for address, proof in self.proofs.items():
-            if hmac.compare_digest(proof.encode(), proof_of(token, address, self.port).encode()):
-                return address
-        return None
+    def shown_addresses(self, token: str) -> list[str]:
+        """The addresses with the right proof for this token."""
+        return [
+            address
+            for address, proof in self.proofs.items()
+            if hmac.compare_digest(proof.encode(), proof_of(token, address, self.port).encode())
+        ]
 
 
 def proof_of(token: str, address: str, port: int) -> str:
@@ -66,8 +71,23 @@ def proof_of(token: str, address: str, port: int) -> str:
     return hmac.new(token.encode(), _PURPOSE + b"\0" + place.encode(), hashlib.sha256).hexdigest()
 
 
-def choose_hub(found: Sequence[Announcement], token: str | None) -> str:
+def accepts(address: str, port: int) -> bool:
+    """Whether a connection to it succeeds; nothing is sent. Blocks for a second at most."""
+    try:
+        with socket.create_connection((address, port), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def choose_hub(found: Sequence[Announcement], token: str | None, accepts: Callable[[str, int], bool] = accepts) -> str:
     """The address of the one hub that shows this token, as --hub takes it.
+
+    A hub in several networks shows an address in each, and not all of them lead there from here: the first that accepts
+    a connection is taken, and where none does the first.
+
+    Args:
+        accepts: tells whether a connection to an address and port succeeds; asked only where there are several.
 
     Raises:
         UsageError: there is none, or there are several; says which there are.
@@ -76,12 +96,14 @@ def choose_hub(found: Sequence[Announcement], token: str | None) -> str:
     if token is None:
         seen = f"seen: {names}" if found else "none is seen"
         raise UsageError(f"--hub auto takes a hub that shows your token: give --token-file ({seen})")
-    fitting = {f"{address}:{each.port}": each for each in found if (address := each.shown_address(token)) is not None}
-    if len(fitting) == 1:
-        address, _, port = next(iter(fitting)).rpartition(":")
-        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    if fitting:
-        places = ", ".join(f"{_shown(each)} at {place}" for place, each in sorted(fitting.items()))
+    hubs = {_place(shown[0], each.port): each for each in found if (shown := each.shown_addresses(token))}
+    if len(hubs) == 1:
+        hub = next(iter(hubs.values()))
+        addresses = hub.shown_addresses(token)
+        usable = (each for each in addresses if len(addresses) == 1 or accepts(each, hub.port))
+        return _place(next(usable, addresses[0]), hub.port)
+    if hubs:
+        places = ", ".join(f"{_shown(each)} at {place}" for place, each in sorted(hubs.items()))
         raise UsageError(f"several hubs show this token: name one with --hub ({places})")
     if found:
         raise UsageError(f"no hub here shows this token (seen: {names}): name the hub, or copy its token file anew")
@@ -89,6 +111,10 @@ def choose_hub(found: Sequence[Announcement], token: str | None) -> str:
         "no hub is announced on this network: start it with `run-draft --announce`, or name it (multicast does not "
         "cross routers, and firewalls and containers often stop it: UDP port 5353)"
     )
+
+
+def _place(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _shown(announcement: Announcement) -> str:
@@ -182,13 +208,19 @@ def find_hubs(seconds: float = LOOKING_S, interfaces: Sequence[str] | None = Non
     Raises:
         UsageError: there is no network.
     """
-    from zeroconf import InterfaceChoice, ServiceBrowser, ServiceStateChange, Zeroconf
+    from zeroconf import Error, InterfaceChoice, ServiceBrowser, ServiceInfo, ServiceStateChange, Zeroconf
 
     names: dict[str, None] = {}
 
     def heard(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         if state_change is ServiceStateChange.Added and len(names) < _MOST_HUBS:
             names[name] = None
+
+    def asked(name: str) -> ServiceInfo | None:
+        try:
+            return network.get_service_info(SERVICE, name, timeout=_ANSWER_MS)
+        except Error:  # no name of a service: anybody can answer with one
+            return None
 
     try:
         network = Zeroconf(interfaces=InterfaceChoice.All if interfaces is None else list(interfaces))
@@ -198,7 +230,8 @@ def find_hubs(seconds: float = LOOKING_S, interfaces: Sequence[str] | None = Non
         browser = ServiceBrowser(network, SERVICE, handlers=[heard])
         time.sleep(seconds)
         browser.cancel()
-        infos = [network.get_service_info(SERVICE, name, timeout=_ANSWER_MS) for name in list(names)]
+        with ThreadPoolExecutor(_MOST_HUBS) as pool:  # at once: names that nobody answers for take no turn of others
+            infos = list(pool.map(asked, list(names)))
     finally:
         network.close()
     found = [read(info.properties, info.port) for info in infos if info is not None]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,60 @@ def test_the_hub_that_shows_the_token_is_taken() -> None:
     assert choose_hub([heard(desk(TOKEN, "fd00::5"))], TOKEN) == "[fd00::5]:8317"
     twice = [heard(desk()), heard(desk())]
     assert choose_hub(twice, TOKEN) == "192.168.1.20:8317", "one hub that is heard twice"
+
+
+def test_of_several_networks_the_first_that_leads_to_the_hub_is_taken() -> None:
+    asked: list[str] = []
+
+    def accepts(address: str, port: int) -> bool:
+        asked.append(f"{address} {port}")
+        return address == "10.0.0.5"
+
+    ours = heard(desk(TOKEN, "192.168.9.9", "10.0.0.5", "fd00::5"))
+    ours.proofs["10.6.6.6"] = "0" * 64
+    assert choose_hub([ours, ours], TOKEN, accepts) == "10.0.0.5:8317"
+    assert asked == ["192.168.9.9 8317", "10.0.0.5 8317"]
+    assert choose_hub([ours], TOKEN, lambda address, port: False) == "192.168.9.9:8317", "the link says what is wrong"
+    assert choose_hub([ours], TOKEN, lambda address, port: address == "10.6.6.6") == "192.168.9.9:8317", "no proof"
+
+
+class HostileNetwork:
+    """In the place of Zeroconf: answers with names of no service, and with none for the others."""
+
+    def __init__(self, interfaces: object) -> None:
+        self.all_asked = threading.Barrier(HOSTILE_NAMES)
+
+    def get_service_info(self, kind: str, name: str, timeout: float) -> None:
+        from zeroconf import ServiceInfo
+
+        self.all_asked.wait(timeout=60)  # breaks where one waits for the other
+        ServiceInfo(kind, name)  # refuses it, as the real one does
+
+    def close(self) -> None:
+        pass
+
+
+HOSTILE_NAMES = 64
+"""As many as are asked for."""
+
+
+class HostileBrowser:
+    def __init__(self, network: HostileNetwork, kind: str, handlers: list[Callable[..., None]]) -> None:
+        from zeroconf import ServiceStateChange
+
+        names = ["evil", "x._other._tcp.local.", "\x1b[2J", *(f"n{number}.{kind}" for number in range(200))]
+        for name in names:
+            handlers[0](network, kind, name, ServiceStateChange.Added)
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_names_that_are_none_and_names_nobody_answers_for_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zeroconf", reason="not run: no zeroconf (pip install '.[discover]')")
+    monkeypatch.setattr("zeroconf.Zeroconf", HostileNetwork)
+    monkeypatch.setattr("zeroconf.ServiceBrowser", HostileBrowser)
+    assert find_hubs(0) == []
 
 
 def test_a_copied_announcement_leads_to_the_hub_it_was_copied_from() -> None:
