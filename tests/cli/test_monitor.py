@@ -33,6 +33,19 @@ def test_once_json_is_one_object_with_everything(cli: CommandLine) -> None:
     assert board["events"]
 
 
+@pytest.mark.parametrize("once", [["--once"], ["--speed", 1000]])
+def test_json_has_the_targets_that_are_wanted_in_their_order(cli: CommandLine, once: list[object]) -> None:
+    def names(*arguments: object) -> list[str]:
+        last = cli("monitor", "--replay", FEED, *once, "--json", *arguments).out.splitlines()[-1]
+        return [row["name"] for row in json.loads(last)["targets"]]
+
+    assert names("--filter", "NANO") == ["nano-1", "nano-2"]
+    assert names("--filter", "no such target") == []
+    by_rtt = names("--sort", "rtt")
+    assert sorted(by_rtt) == names()
+    assert by_rtt != names()
+
+
 def test_lines_come_once_a_second_of_the_hub(cli: CommandLine) -> None:
     ended = cli("monitor", "--replay", FEED, "--speed", 1000)
     lines = ended.out.splitlines()

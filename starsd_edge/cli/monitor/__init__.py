@@ -74,7 +74,7 @@ def monitor(options: MonitorOptions) -> None:
             snapshots = ONCE_SNAPSHOTS if options.replay is None else None
             run_until_told(once_only(watch, options.json, snapshots, choice))
         elif options.json or options.plain or not shows_panels(Console(file=sys.stdout)):
-            run_until_told(lines(watch, options.json))
+            run_until_told(lines(watch, options.json, choice))
         else:
             run_until_told(on_screen(watch, choice))
 

@@ -11,14 +11,14 @@ import termios
 import tty
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
 from starsd_edge.telemetry.feed import FeedError, Snapshot
-from starsd_edge.telemetry.monitor.board import StarBoard, ViewState
+from starsd_edge.telemetry.monitor.board import StarBoard, ViewState, ordered
 from starsd_edge.telemetry.monitor.feed_client import FeedLink, Recorder
 from starsd_edge.telemetry.monitor.formats import board_json, marks_for, plain_line
 from starsd_edge.telemetry.monitor.frame import Screen, Sight, parse_keys, report
@@ -104,14 +104,14 @@ async def once_only(watch: Watch, as_json: bool, snapshots: int | None, choice: 
             if seen == snapshots:
                 break
     if as_json:
-        print(board_json(board))
+        print(_json_of(board, choice))
         return
     console = Console(highlight=False)
     sight = Sight(console.width, console.height, marks_for(console.encoding), watch.title, "", is_live=True)
     console.print(report(board, sight, choice))
 
 
-async def lines(watch: Watch, as_json: bool) -> None:
+async def lines(watch: Watch, as_json: bool, choice: ViewState = _NOTHING_CHOSEN) -> None:
     """Print a line a second, until Ctrl-C or the end of the recording."""
     model = MonitorModel()
     printed_at: float | None = None
@@ -124,7 +124,12 @@ async def lines(watch: Watch, as_json: bool) -> None:
             uptime_s = item.facts.uptime_s
             if printed_at is None or not 0 <= uptime_s - printed_at < _LINE_S:
                 printed_at = uptime_s
-                print(board_json(board) if as_json else plain_line(board), flush=True)
+                print(_json_of(board, choice) if as_json else plain_line(board), flush=True)
+
+
+def _json_of(board: StarBoard, choice: ViewState) -> str:
+    """With the targets that are wanted, in the order that is; the hub's figures are of all."""
+    return board_json(replace(board, targets=tuple(ordered(board, choice))))
 
 
 async def on_screen(watch: Watch, choice: ViewState = _NOTHING_CHOSEN) -> None:
