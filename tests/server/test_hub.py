@@ -617,7 +617,8 @@ async def test_nothing_is_drafted_for_those_who_have_left_and_what_was_is_counte
         facts = hub.hub.facts()
         assert 0 < facts.unused_s <= facts.time.busy_s
         families = {each.name: each for each in text_string_to_metric_families((await hub.get("/metrics"))[1])}
-        assert families["starsd_hub_unused_seconds"].samples[0].value == facts.unused_s
+        told = families["starsd_hub_unused_seconds"].samples[0].value
+        assert facts.unused_s <= told <= hub.hub.facts().unused_s, "it goes on counting"
         assert families["starsd_stale_drops"].samples[0].value >= len(crowd) - 1
 
 
