@@ -9,6 +9,10 @@ import struct
 from messages import read
 
 
+HANG_S = 120.0
+"""No test waits so long: a hub whose libraries are read from a cold disk takes half a minute to be warm."""
+
+
 class WasClosed(Exception):  # noqa: N818 - no error where it is expected
     pass
 
@@ -17,7 +21,7 @@ class Connection:
     """One WebSocket to the hub."""
 
     def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), 20)
+        self.socket = socket.create_connection(("127.0.0.1", port), HANG_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
         key = base64.b64encode(os.urandom(16)).decode()
