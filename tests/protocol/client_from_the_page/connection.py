@@ -8,7 +8,6 @@ import struct
 
 from messages import read
 
-
 HANG_S = 120.0
 """No test waits so long: a hub whose libraries are read from a cold disk takes half a minute to be warm."""
 
